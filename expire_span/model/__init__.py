@@ -1,0 +1,1 @@
+"""How a stream is represented: a Transformer and its memory; knows no task and no optimiser."""

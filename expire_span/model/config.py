@@ -1,0 +1,76 @@
+"""Everything that defines a Transformer, in one frozen dataclass."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from expire_span.model.memory import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan
+from expire_span.model.memory.base import positive
+from expire_span.model.ops.span_attention import IMPLEMENTATIONS
+
+AnyMemory = ExpireSpan | FixedSpan | AdaptiveSpan | Compressive
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Sizes of a decoder, and the memory it reads the past through."""
+
+    vocab: int
+    """Number of different tokens."""
+    layers: int
+    """Number of layers."""
+    width: int
+    """Width of a state (D)."""
+    heads: int
+    """Attention heads; they divide the width."""
+    feedforward: int
+    """Hidden width of the feed-forward sublayer."""
+    block: int
+    """Most tokens read in one call (K)."""
+    memory: AnyMemory
+    """How the past is remembered."""
+    norm: Literal["post", "pre"] = "post"
+    """Whether layer norm follows each sublayer's sum or precedes the sublayer."""
+    dropout: float = 0.0
+    """Dropout on attention weights and on the feed-forward's hidden layer."""
+    layer_drop: float = 0.0
+    """Probability that a training step skips a layer (its memory is still written)."""
+    start: Literal["empty", "zeros"] = "empty"
+    """What a row remembers at first: nothing, or zero states, as the original release has it."""
+    init: Literal["torch", "glorot"] = "torch"
+    """Linear layers as PyTorch draws them, or Glorot uniform for all matrices."""
+    attention: str = "reference"
+    """Which implementation of span attention computes it."""
+
+    def __post_init__(self) -> None:
+        positive(
+            vocab=self.vocab,
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            feedforward=self.feedforward,
+            block=self.block,
+        )
+        if self.width % self.heads:
+            raise ValueError(
+                f"heads must divide width, but {self.heads} does not divide {self.width}."
+            )
+        for name in ("dropout", "layer_drop"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is a probability below 1, but is {getattr(self, name)}.")
+        choices = {
+            "norm": ("post", "pre"),
+            "start": ("empty", "zeros"),
+            "init": ("torch", "glorot"),
+            "attention": tuple(IMPLEMENTATIONS),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(allowed)}, but is {getattr(self, name)!r}."
+                )
+        self.memory.check(self.block)
+
+    @property
+    def head_width(self) -> int:
+        """Width of one head (E)."""
+        return self.width // self.heads

@@ -1,0 +1,96 @@
+"""One Transformer layer: attention over memory and a feed-forward, around the residual stream.
+
+Shapes: B rows, T steps of the block, D model width, P position rows, E head width.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from expire_span.model.attention import SpanSelfAttention
+from expire_span.model.config import TransformerConfig
+from expire_span.model.memory import Deadlines, LayerMemory, Window
+
+
+@dataclass(frozen=True)
+class LayerStep:
+    """What one layer gives back for one block."""
+
+    states: Tensor  # [B, T, D]
+    memory: LayerMemory
+    penalty: Tensor  # scalar, weighted
+    deadlines: Deadlines
+    live: Tensor  # scalar
+    spans: Tensor  # any shape
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with a ReLU between them."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.inner = nn.Linear(config.width, config.feedforward)
+        self.outer = nn.Linear(config.feedforward, config.width)
+        self.dropout = config.dropout
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[..., D] -> [..., D]"""
+        hidden = F.dropout(F.relu(self.inner(states)), self.dropout, self.training)
+        return self.outer(hidden)
+
+
+class Layer(nn.Module):
+    """Reads its memory, attends, transforms, and says what it will remember."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.pre_norm = config.norm == "pre"
+        self.keeper = config.memory.build(config.width, config.heads, config.block)
+        self.attention = SpanSelfAttention(config, self.keeper.ramp)
+        self.feedforward = FeedForward(config)
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.feedforward_norm = nn.LayerNorm(config.width)
+
+    def forward(
+        self,
+        states: Tensor,
+        memory: LayerMemory,
+        window: Window,
+        positions: Tensor,
+        dropped: bool = False,
+    ) -> LayerStep:
+        """One block through the layer.
+
+        A dropped layer passes its input on and pays no penalty, yet its memory is still written and
+        still expires.
+        """
+        sets = self.keeper.read(memory, states, window)
+        with torch.no_grad() if dropped else nullcontext():
+            readable = [self._readable(one.states) for one in sets]
+            deadlines = self.keeper.deadlines(sets, readable)
+            penalty = self.keeper.penalty(sets, deadlines, window)
+        if not dropped:
+            present = readable[0][:, -window.length :]
+            attended = self.attention(present, sets, readable, deadlines, positions)
+        return LayerStep(
+            states=states if dropped else self._residual(states, attended),
+            memory=self.keeper.keep(sets, deadlines, window),
+            penalty=torch.zeros_like(penalty) if dropped else penalty,
+            deadlines=deadlines,
+            live=self.keeper.live(sets, deadlines, window),
+            spans=self.keeper.spans(sets, deadlines, window).detach(),
+        )
+
+    def _readable(self, states: Tensor) -> Tensor:
+        """States as queries, keys, values and the span predictor see them."""
+        return self.attention_norm(states) if self.pre_norm else states
+
+    def _residual(self, states: Tensor, attended: Tensor) -> Tensor:
+        if self.pre_norm:
+            states = states + attended
+            return states + self.feedforward(self.feedforward_norm(states))
+        states = self.attention_norm(states + attended)
+        return self.feedforward_norm(states + self.feedforward(states))

@@ -1,0 +1,140 @@
+"""What a memory policy is.
+
+A policy is a small frozen dataclass of settings. It builds one `Keeper` per layer, which answers by
+return value what this block may read, when each memory starts to fade, and what is kept for the
+next block. Attention, positions and the Transformer around them are common code.
+
+Shapes
+    B rows, T steps of the block, D model width, H heads
+    N states of a row in a dense set, M states of all rows in a packed set
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from expire_span.model.memory.state import State
+from expire_span.model.memory.window import Window
+from expire_span.model.ops.ramp import steps_seen
+from expire_span.model.ops.span_attention import Visibility
+
+
+@dataclass(frozen=True)
+class LayerMemory(State, ABC):
+    """What one layer remembers of the past, as raw states: what the layer was given as input."""
+
+    @abstractmethod
+    def held(self) -> float:
+        """States physically stored, per row."""
+
+    @abstractmethod
+    def clear(self, rows: Tensor) -> Self:
+        """The same memory with the marked rows (bool [B]) as they were at the very start."""
+
+    @abstractmethod
+    def select(self, rows: Tensor) -> Self:
+        """The memory of the given rows (int64), in that order; a row may be taken twice."""
+
+
+@dataclass(frozen=True)
+class StateSet:
+    """States a block may read, before they become keys and values.
+
+    Args:
+        states: raw states; dense [B, N, D], packed [M, D].
+        times: time of each state (of the oldest one in a pooled state), int64 [N] or [M].
+        seen: who may see each of them.
+        positions: which rows of the position table belong to them, or None for no positions.
+    """
+
+    states: Tensor
+    times: Tensor
+    seen: Visibility
+    positions: slice | None
+
+
+Deadlines = tuple[Tensor | None, ...]
+"""One entry per state set: when each of its memories starts to fade, or None if they never do."""
+
+
+class Keeper(nn.Module, ABC):
+    """The memory of one layer at work, with what it learns.
+
+    `ramp` is the number of steps over which a memory fades after its deadline.
+    """
+
+    ramp: int = 1
+
+    @abstractmethod
+    def start(self, like: Tensor, zeros: bool) -> LayerMemory:
+        """Memory at the very start: nothing, or zero states; `like` is empty, [B, 0, D]."""
+
+    @abstractmethod
+    def read(self, memory: Any, states: Tensor, window: Window) -> tuple[StateSet, ...]:
+        """What this block may read. The first set ends with the block's own states [B, T, D]."""
+
+    @abstractmethod
+    def keep(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> LayerMemory:
+        """What remains of the sets for the next block."""
+
+    @abstractmethod
+    def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
+        """How far memories of this block are meant to reach, in steps, in any shape."""
+
+    def deadlines(self, sets: Sequence[StateSet], readable: Sequence[Tensor]) -> Deadlines:
+        """When each memory starts to fade; `readable` are the states as keys see them."""
+        return (None,) * len(sets)
+
+    def penalty(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
+        """Weighted price of this block's memories, a scalar."""
+        return window.origin.new_zeros((), dtype=torch.float32)
+
+    def clamp_parameters(self) -> None:
+        """Bring learned parameters back into their allowed range after an update."""
+
+    def live(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
+        """Memory size |C_t|: keys with weight above 0, mean over queries, rows and heads."""
+        pairs = window.origin.new_zeros((), dtype=torch.float32)
+        for states, deadline in zip(sets, deadlines, strict=True):
+            seen = states.seen
+            steps = steps_seen(seen.first, seen.last, deadline, self.ramp, window.length)
+            heads = 1 if seen.packed else steps.shape[1]
+            pairs = pairs + steps.sum() / heads
+        return pairs / (window.length * len(window.origin))
+
+
+class MemoryPolicy(ABC):
+    """Settings of a memory policy; subclasses are frozen dataclasses."""
+
+    @abstractmethod
+    def build(self, width: int, heads: int, block: int) -> Keeper:
+        """The policy at work in one layer."""
+
+    @abstractmethod
+    def position_rows(self, block: int) -> int:
+        """Rows of the position table, which all layers and heads share."""
+
+    def check(self, block: int) -> None:  # noqa: B027, most policies fit any block
+        """Raise ValueError if the policy does not fit blocks of this length."""
+
+    def draw_limit(self, generator: torch.Generator | None) -> int | None:
+        """A random distance cut for one training step, or None."""
+        return None
+
+
+def positive(**values: int) -> None:
+    """Raise ValueError for the first value below 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, but is {value}.")
+
+
+def not_negative(**values: float) -> None:
+    """Raise ValueError for the first value below 0."""
+    for name, value in values.items():
+        if value < 0:
+            raise ValueError(f"{name} must not be negative, but is {value}.")

@@ -1,0 +1,225 @@
+"""Expire-Span (Sukhbaatar et al., 2021): every memory learns how long it is worth keeping.
+
+The state h of time i gets a span e = L sigmoid((w . h + b) / divisor), the same for all heads of a
+layer. It starts to fade at i + e, is gone R steps later, and is then deleted, row by row.
+
+Memory has two tiers. `near` holds the last K states of every row, dense and in order, because they
+have positions; none of them is deleted early. `far` holds what is still alive of everything older,
+ragged and without order, because beyond distance K only deadlines matter.
+
+Example: R 4, a state of time 0 with span 10. It is whole for queries up to 10, has weights 3/4, 1/2
+and 1/4 at 11, 12 and 13, and is gone at 14. With blocks of 8 it is near in the blocks that begin at
+0 and 8, far in none: the block from 16 on would find nothing left of it.
+
+Shapes
+    B rows, T steps of the block, D model width
+    N near states of a row, M far states of all rows
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from expire_span.model.memory.base import (
+    Deadlines,
+    Keeper,
+    LayerMemory,
+    MemoryPolicy,
+    StateSet,
+    not_negative,
+    positive,
+)
+from expire_span.model.memory.packed import PackedStates
+from expire_span.model.memory.recent import last_states, recent_states
+from expire_span.model.memory.window import Window
+from expire_span.model.ops.ramp import is_alive, ramp_charge
+from expire_span.model.ops.span_attention import Visibility, rows_of
+
+
+@dataclass(frozen=True)
+class ExpireSpan(MemoryPolicy):
+    """Learn a span for every memory, and delete it when it has expired."""
+
+    max_span: int
+    """Longest possible span (the paper's L)."""
+    ramp: int
+    """Steps over which a memory fades after its span (R)."""
+    penalty: float = 0.0
+    """Weight of the spans in the loss (alpha)."""
+    initial: float = 0.1
+    """Share of `max_span` that every memory starts with."""
+    divisor: float = 1.0
+    """What w . h + b is divided by; the paper takes the ramp where `max_span` is very large."""
+    shorten: bool = False
+    """Whether a training step cuts all spans at a random distance."""
+    budget: int | None = None
+    """Most far memories a row may hold; those with the earliest deadline go first."""
+    positions: Literal["near", "all"] = "near"
+    """Distances with a position: up to the block length, or all (an ablation)."""
+    charge: Literal["ramp", "block"] = "ramp"
+    """Who pays the penalty: memories on their ramp, or the states of the block (an ablation)."""
+
+    def __post_init__(self) -> None:
+        positive(max_span=self.max_span, ramp=self.ramp)
+        not_negative(penalty=self.penalty)
+        if not 0 < self.initial < 1:
+            raise ValueError(f"initial is a share between 0 and 1, but is {self.initial}.")
+        if self.divisor <= 0:
+            raise ValueError(f"divisor must be above 0, but is {self.divisor}.")
+        if self.budget is not None:
+            not_negative(budget=self.budget)
+        _one_of(("near", "all"), positions=self.positions)
+        _one_of(("ramp", "block"), charge=self.charge)
+
+    def build(self, width: int, heads: int, block: int) -> Keeper:
+        """The policy at work in one layer."""
+        return ExpireSpanKeeper(self, width, block)
+
+    def position_rows(self, block: int) -> int:
+        """One for each distance of the near tier, or for each at which a memory can be alive."""
+        return block if self.positions == "near" else self.max_span + self.ramp
+
+    def draw_limit(self, generator: torch.Generator | None) -> int | None:
+        """A distance drawn from U(0, L), if spans are to be shortened at random."""
+        if not self.shorten:
+            return None
+        return int(torch.rand((), generator=generator).item() * self.max_span)
+
+
+@dataclass(frozen=True)
+class ExpiringMemory(LayerMemory):
+    """The last states of every row in order [B, N, D], and what is alive of all older ones."""
+
+    near: Tensor
+    far: PackedStates
+
+    def held(self) -> float:
+        """States physically stored, mean over rows."""
+        return self.near.shape[1] + len(self.far.states) / len(self.near)
+
+    def clear(self, rows: Tensor) -> Self:
+        """Zero the near states of the marked rows, and drop their far ones."""
+        near = self.near.masked_fill(rows[:, None, None], 0)
+        return replace(self, near=near, far=self.far.without(rows))
+
+    def select(self, rows: Tensor) -> Self:
+        """The memory of the given rows."""
+        return replace(self, near=self.near[rows], far=self.far.select(rows))
+
+
+class ExpireSpanKeeper(Keeper):
+    """Predicts spans, charges for them, and deletes what has expired."""
+
+    def __init__(self, policy: ExpireSpan, width: int, block: int):
+        super().__init__()
+        self.policy = policy
+        self.block = block
+        self.ramp = policy.ramp
+        self.predictor = nn.Linear(width, 1)
+        nn.init.zeros_(self.predictor.weight)
+        share = policy.divisor * math.log(policy.initial / (1 - policy.initial))
+        nn.init.constant_(self.predictor.bias, share)
+
+    def start(self, like: Tensor, zeros: bool) -> ExpiringMemory:
+        """Nothing, or a block of zero states."""
+        batch, _, width = like.shape
+        near = like.new_zeros(batch, self.block if zeros else 0, width)
+        return ExpiringMemory(near, PackedStates.empty(like))
+
+    def read(self, memory: ExpiringMemory, states: Tensor, window: Window) -> tuple[StateSet, ...]:
+        """The near tier with the block, and the far tier."""
+        rows = self.policy.position_rows(self.block)
+        near = recent_states(memory.near, states, window, None, rows)
+        far = memory.far
+        seen = Visibility(
+            first=far.times + 1,
+            last=window.last(far.times, far.rows),
+            offsets=far.offsets,
+        )
+        positions = None if self.policy.positions == "near" else slice(0, rows)
+        return near, StateSet(far.states, far.times, seen, positions)
+
+    def deadlines(self, sets: Sequence[StateSet], readable: Sequence[Tensor]) -> Deadlines:
+        """i + e_i: near [B, 1, N], far [M]."""
+        near, far = (
+            states.times + self._predict(normed)
+            for states, normed in zip(sets, readable, strict=True)
+        )
+        return near.unsqueeze(1), far
+
+    def keep(
+        self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window
+    ) -> ExpiringMemory:
+        """The last block of states, and of all older ones those alive when the next block begins.
+
+        A cut span (`limit`) hides memories but deletes none, so it plays no part here.
+        """
+        near, far = sets
+        batch = len(near.states)
+        leaving = max(near.states.shape[1] - self.block, 0)
+        assert far.seen.offsets is not None
+        near_rows = torch.arange(batch, device=near.times.device).repeat_interleave(leaving)
+        rows = torch.cat([rows_of(far.seen.offsets, len(far.times)), near_rows])
+        times = torch.cat([far.times, near.times[:leaving].repeat(batch)])
+        states = torch.cat([far.states, near.states[:, :leaving].flatten(0, 1)])
+        deadline = _far_deadlines(deadlines, leaving)
+
+        alive = is_alive(deadline, window.length, self.ramp)
+        alive &= window.episode_end(times, rows) >= window.length
+        index = torch.nonzero(alive).squeeze(1)
+        index = index[deadline[index].argsort(descending=True, stable=True)]
+        index = index[rows[index].argsort(stable=True)]
+        if self.policy.budget is not None:
+            index = index[_rank_in_row(rows[index]) < self.policy.budget]
+        times = times[index] - window.length
+        kept = PackedStates.of(states[index], times, rows[index], batch)
+        return ExpiringMemory(last_states(near.states, self.block), kept)
+
+    def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
+        """e of the block's own states, [B, T]."""
+        deadline = deadlines[0]
+        assert deadline is not None
+        return (deadline.squeeze(1) - sets[0].times)[:, -window.length :]
+
+    def penalty(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
+        """Sum over ramp pairs of the span left, over ramp, queries and rows; weighted."""
+        per_query = self.policy.penalty / (window.length * len(window.origin))
+        if self.policy.charge == "block":
+            return per_query * self.spans(sets, deadlines, window).sum()
+        charge = window.origin.new_zeros((), dtype=torch.float32)
+        for states, deadline in zip(sets, deadlines, strict=True):
+            assert deadline is not None
+            seen = states.seen
+            each = ramp_charge(seen.first, seen.last, deadline, self.ramp, window.length)
+            charge = charge + each.sum()
+        return per_query * charge / self.ramp
+
+    def _predict(self, readable: Tensor) -> Tensor:
+        """e = L sigmoid((w . h + b) / divisor), never in less than float32."""
+        with torch.autocast(readable.device.type, enabled=False):
+            precise = readable.to(self.predictor.weight.dtype)
+            logit = self.predictor(precise).squeeze(-1) / self.policy.divisor
+        return self.policy.max_span * torch.sigmoid(logit)
+
+
+def _far_deadlines(deadlines: Deadlines, leaving: int) -> Tensor:
+    """Deadlines of the far states and of the `leaving` oldest near ones, without gradient."""
+    near, far = deadlines
+    assert near is not None
+    assert far is not None
+    return torch.cat([far, near[:, 0, :leaving].flatten()]).detach()
+
+
+def _rank_in_row(rows: Tensor) -> Tensor:
+    """Place of each entry within its row: rows [0, 0, 2, 2, 2] give [0, 1, 0, 1, 2]."""
+    return torch.arange(len(rows), device=rows.device) - torch.searchsorted(rows, rows)
+
+
+def _one_of(allowed: tuple[str, ...], **values: str) -> None:
+    for name, value in values.items():
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {value!r}.")

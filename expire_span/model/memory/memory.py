@@ -1,0 +1,74 @@
+"""All that a model remembers: the memories of its layers, and where each row's episode began.
+
+Shapes: B rows.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from expire_span.model.memory.base import LayerMemory
+from expire_span.model.memory.state import State
+
+
+@dataclass(frozen=True)
+class Memory(State):
+    """All that a model remembers of the streams it reads; made by `Transformer.start`.
+
+    Time runs in lockstep: `clock` counts the steps every row has read. `origin` says for each row
+    what is the earliest time it may still see, counted from the next step, so that an episode's end
+    hides all that came before.
+    """
+
+    layers: tuple[LayerMemory, ...]
+    origin: Tensor  # int64 [B]
+    clock: int
+    fresh_origin: int  # the origin of a row that has just begun
+    made_for: str  # the kind of model that can read it
+
+    @property
+    def batch(self) -> int:
+        """Number of rows."""
+        return len(self.origin)
+
+    def reset(self, rows: Tensor) -> "Memory":
+        """The same memory with the given rows as at the very start.
+
+        Args:
+            rows: bool [B], or indices of rows.
+        """
+        marked = self._marked(rows)
+        return replace(
+            self,
+            layers=tuple(layer.clear(marked) for layer in self.layers),
+            origin=self.origin.masked_fill(marked, self.fresh_origin),
+        )
+
+    def select(self, rows: Tensor) -> "Memory":
+        """The memory of the given rows (indices, or bool [B]), in that order."""
+        if rows.dtype == torch.bool:
+            rows = torch.nonzero(self._marked(rows)).squeeze(1)
+        return replace(
+            self,
+            layers=tuple(layer.select(rows) for layer in self.layers),
+            origin=self.origin[rows],
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file that `Transformer.load_memory` reads."""
+        tensors = {name: tensor.contiguous() for name, tensor in self.tensors().items()}
+        about = {"clock": self.clock, "batch": self.batch, "made_for": self.made_for}
+        save_file(tensors, path, metadata={"memory": json.dumps(about)})
+
+    def _marked(self, rows: Tensor) -> Tensor:
+        if rows.dtype != torch.bool:
+            return torch.zeros_like(self.origin, dtype=torch.bool).index_fill(0, rows, True)
+        if rows.shape != self.origin.shape:
+            raise ValueError(
+                f"A mask of rows must have {self.batch} entries, but has shape {[*rows.shape]}."
+            )
+        return rows

@@ -1,0 +1,75 @@
+"""How tokens come in and predictions go out; both ends of the Transformer can be replaced.
+
+An input module maps whatever the task gives to states [B, T, D]. A head reads the final states and
+answers three questions, so that nobody forms logits who does not need them.
+
+Shapes: B rows, T steps, D model width, V vocabulary.
+"""
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Head(Protocol):
+    """What the training loop needs of the outgoing end."""
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of states [..., D]."""
+        ...
+
+    def nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Negative log-likelihood of each target, in nats and float32."""
+        ...
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        """The likeliest token of each state."""
+        ...
+
+
+class TokenInput(nn.Module):
+    """A learned vector for each token."""
+
+    def __init__(self, vocab: int, width: int):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """int64 [B, T] -> [B, T, D]
+
+        Ids are checked where that is free, on a CPU; on a GPU it would stop the stream of work.
+        """
+        vocab = self.embedding.num_embeddings
+        if tokens.device.type == "cpu" and tokens.numel():
+            low, high = int(tokens.min()), int(tokens.max())
+            if low < 0 or high >= vocab:
+                raise ValueError(
+                    f"Token ids must lie between 0 and {vocab - 1}, but range from {low} to {high}."
+                )
+        return self.embedding(tokens)
+
+
+class TokenHead(nn.Module):
+    """A linear map to one logit per token."""
+
+    def __init__(self, width: int, vocab: int):
+        super().__init__()
+        self.linear = nn.Linear(width, vocab)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> [..., V]"""
+        return self.linear(hidden)
+
+    def nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """[B, T]"""
+        logits = self(hidden)
+        precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(precise.flatten(0, -2), targets.flatten(), reduction="none").view(
+            targets.shape
+        )
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        """[B, T]"""
+        return self(hidden).argmax(dim=-1)

@@ -1,0 +1,259 @@
+"""The Transformer: reads a long stream block by block, memory in, memory out.
+
+Shapes
+    B rows, T steps of one call (at most the block length), D model width, V vocabulary
+    P position rows, E head width
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from expire_span.model.config import TransformerConfig
+from expire_span.model.layer import Layer, LayerStep
+from expire_span.model.memory import Deadlines, Memory, Window
+from expire_span.model.ops.ramp import NEVER
+from expire_span.model.ports import TokenHead, TokenInput
+
+
+@dataclass(frozen=True)
+class MemoryStats:
+    """How much each layer remembers; every field is [layers], without gradient."""
+
+    live: Tensor
+    """Memories with weight above 0, mean over queries, rows and heads (the paper's |C_t|)."""
+    held: Tensor
+    """States physically stored after the step, per row."""
+    mean_span: Tensor
+    """Mean span given to the states of this call, in steps."""
+    max_span: Tensor
+    """Longest span given to the states of this call."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the model gives back for one call.
+
+    Gradients flow from `memory` into the blocks before, until it is cut: `step.memory.detach()`.
+    """
+
+    hidden: Tensor
+    """Final states [B, T, D], from which predictions are made."""
+    memory: Memory
+    """What is remembered, for the next call."""
+    penalty: Tensor
+    """Weighted price of memory, a scalar to add to the loss; zero for policies without one."""
+    stats: MemoryStats
+    """How much is remembered."""
+    deadlines: tuple[Deadlines, ...]
+    """For each layer, when each memory it read starts to fade (None: never), with gradient."""
+    head: Callable[[Tensor], Tensor]
+    """The model's outgoing end."""
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """Logits [B, T, V], formed when first asked for."""
+        return self.head(self.hidden)
+
+
+class Transformer(nn.Module):
+    """A decoder whose memory policy decides what it still remembers.
+
+    Args:
+        config: sizes and memory policy.
+        inputs: maps what the task gives to states [B, T, D]; a token embedding by default.
+        head: makes predictions from final states [B, T, D]; a linear layer by default.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        inputs: nn.Module | None = None,
+        head: nn.Module | None = None,
+    ):
+        super().__init__()
+        self.config = config
+        self.inputs = TokenInput(config.vocab, config.width) if inputs is None else inputs
+        self.head = TokenHead(config.width, config.vocab) if head is None else head
+        rows = config.memory.position_rows(config.block)
+        self.positions = nn.Parameter(torch.randn(rows, config.head_width))
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.final_norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        self._initialise()
+
+    def start(self, batch: int) -> Memory:
+        """Memory of `batch` rows at the very start, on the model's device."""
+        if batch < 1:
+            raise ValueError(f"A memory needs at least 1 row, but batch is {batch}.")
+        like = self.positions.detach().new_zeros(batch, 0, self.config.width)
+        zeros = self.config.start == "zeros"
+        fresh = -NEVER if zeros else 0
+        return Memory(
+            layers=tuple(layer.keeper.start(like, zeros) for layer in self._layers()),
+            origin=torch.full((batch,), fresh, dtype=torch.int64, device=like.device),
+            clock=0,
+            fresh_origin=fresh,
+            made_for=self._memory_kind(),
+        )
+
+    def load_memory(self, path: str | Path) -> Memory:
+        """Read what `Memory.save` wrote, onto the model's device."""
+        device = self.positions.device
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            about = json.loads((file.metadata() or {}).get("memory", "{}"))
+            if about.get("made_for") != self._memory_kind():
+                raise ValueError(
+                    f"{path} holds memory of another model ({about.get('made_for', 'unknown')}), "
+                    f"but this one is {self._memory_kind()}."
+                )
+            fresh = self.start(about["batch"])
+            memory = fresh.map(lambda name, _: file.get_tensor(name))
+        return replace(memory, clock=about["clock"])
+
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Memory,
+        starts: Tensor | None = None,
+        limit: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Step:
+        """Read the next steps of every row.
+
+        Args:
+            tokens: int64 [B, T], T at most the block length (or what the input module takes).
+            memory: what the previous call returned, or `start(batch)`.
+            starts: bool [B, T], true where an episode begins: from there on, nothing earlier in the
+                row is seen, counted or charged.
+            limit: distance beyond which nothing is seen in this call; nothing is deleted for it.
+            generator: CPU source of the draws that shape memory in training (random shortening,
+                LayerDrop); PyTorch's default if None.
+        """
+        self._check(tokens, memory, starts, limit)
+        window = Window(
+            length=tokens.shape[1],
+            clock=memory.clock,
+            origin=memory.origin,
+            starts=starts,
+            limit=self._limit(limit, generator),
+        )
+        states = self.inputs(tokens)
+        steps: list[LayerStep] = []
+        dropped = self._dropped(generator)
+        for layer, layer_memory, skip in zip(self.layers, memory.layers, dropped, strict=True):
+            steps.append(layer(states, layer_memory, window, self.positions, dropped=skip))
+            states = steps[-1].states
+        return Step(
+            hidden=self.final_norm(states),
+            memory=replace(
+                memory,
+                layers=tuple(step.memory for step in steps),
+                origin=window.next_origin(),
+                clock=memory.clock + window.length,
+            ),
+            penalty=torch.stack([step.penalty for step in steps]).sum(),
+            stats=_stats(steps),
+            deadlines=tuple(step.deadlines for step in steps),
+            head=self.head,
+        )
+
+    def clamp_parameters(self) -> None:
+        """Bring learned spans back into their range; call it after each optimiser update."""
+        for layer in self._layers():
+            layer.keeper.clamp_parameters()
+
+    def _layers(self) -> list[Layer]:
+        return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+    def _limit(self, limit: int | None, generator: torch.Generator | None) -> int | None:
+        drawn = self.config.memory.draw_limit(generator) if self.training else None
+        given = [one for one in (limit, drawn) if one is not None]
+        return min(given) if given else None
+
+    def _dropped(self, generator: torch.Generator | None) -> list[bool]:
+        """Which layers this training step skips."""
+        if not self.training or self.config.layer_drop == 0:
+            return [False] * self.config.layers
+        draws = torch.rand(self.config.layers, generator=generator)
+        return (draws < self.config.layer_drop).tolist()
+
+    def _memory_kind(self) -> str:
+        """What a memory must have been made for to be readable here."""
+        config = self.config
+        return (
+            f"{type(config.memory).__name__}, {config.layers} layers, width {config.width}, "
+            f"block {config.block}, start {config.start}"
+        )
+
+    def _check(
+        self, tokens: Tensor, memory: Memory, starts: Tensor | None, limit: int | None
+    ) -> None:
+        batch, length = tokens.shape[:2]
+        if not 1 <= length <= self.config.block:
+            raise ValueError(
+                f"A call reads 1 to {self.config.block} steps (the block length), but got {length}."
+            )
+        if memory.made_for != self._memory_kind():
+            raise ValueError(
+                f"This memory belongs to another model ({memory.made_for}), but this one is "
+                f"{self._memory_kind()}: begin with model.start(batch)."
+            )
+        if memory.batch != batch:
+            raise ValueError(
+                f"This memory has {memory.batch} rows, but the tokens have {batch}: "
+                f"begin with model.start({batch})."
+            )
+        if memory.origin.device != tokens.device:
+            raise ValueError(
+                f"This memory is on {memory.origin.device}, but the tokens are on {tokens.device}: "
+                f"move it with memory.to({str(tokens.device)!r})."
+            )
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit is a distance of at least 0, but is {limit}.")
+        if starts is None:
+            return
+        if starts.shape != (batch, length) or starts.dtype != torch.bool:
+            raise ValueError(
+                f"starts must be a bool tensor of shape {[batch, length]}, "
+                f"but is {starts.dtype} of shape {[*starts.shape]}."
+            )
+        if self.config.start == "zeros":
+            raise ValueError(
+                "Episodes inside a block need a model with start='empty': zero states cannot be "
+                "put between two steps of a block; use memory.reset(rows) between calls instead."
+            )
+
+    @torch.no_grad()
+    def _initialise(self) -> None:
+        """Weights as the configuration says; span predictors keep their own start."""
+        last_projections = [
+            linear
+            for layer in self._layers()
+            for linear in (layer.attention.out, layer.feedforward.outer)
+        ]
+        if self.config.init == "glorot":
+            for name, parameter in self.named_parameters():
+                if parameter.ndim == 2 and ".keeper." not in name:
+                    nn.init.xavier_uniform_(parameter)
+        if self.config.norm == "pre":
+            # Keeps the residual stream's variance from growing with depth.
+            for linear in last_projections:
+                for parameter in linear.parameters():
+                    parameter.div_((2 * self.config.layers) ** 0.5)
+
+
+def _stats(steps: list[LayerStep]) -> MemoryStats:
+    with torch.no_grad():
+        live = torch.stack([step.live for step in steps]).detach()
+        return MemoryStats(
+            live=live,
+            held=live.new_tensor([step.memory.held() for step in steps]),
+            mean_span=torch.stack([step.spans.float().mean() for step in steps]),
+            max_span=torch.stack([step.spans.float().max() for step in steps]),
+        )
