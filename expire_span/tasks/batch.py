@@ -1,0 +1,47 @@
+"""What a stream hands out: the next steps of every row, in named fields.
+
+Shapes: B rows, T steps.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The next T steps of B rows that run side by side.
+
+    Args:
+        inputs: int64 [B, T], the tokens to read.
+        targets: int64 [B, T], the token to predict at each step; any valid token where not scored.
+        scored: bool [B, T], the steps that count in the loss and in the metric.
+        starts: bool [B, T], where an episode begins; None when nothing ever restarts.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    scored: Tensor
+    starts: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        fields = [self.targets, self.scored]
+        if self.starts is not None:
+            fields.append(self.starts)
+        if any(field.shape != self.inputs.shape for field in fields):
+            raise ValueError(
+                f"All fields of a batch must have the shape of inputs, {tuple(self.inputs.shape)}, "
+                f"not {[tuple(field.shape) for field in fields]}."
+            )
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on another device."""
+        # A copy to the host must not be left under way: it could be read before it has arrived.
+        under_way = torch.device(device).type != "cpu"
+
+        def moved(field: Tensor) -> Tensor:
+            return field.to(device, non_blocking=under_way)
+
+        starts = None if self.starts is None else moved(self.starts)
+        return Batch(moved(self.inputs), moved(self.targets), moved(self.scored), starts)

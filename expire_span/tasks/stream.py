@@ -1,0 +1,196 @@
+"""Streams: long rows of steps, read in consecutive blocks, restartable from a saved position.
+
+What a stream gives depends on the position alone, never on the block lengths it is read in.
+
+Shapes: B rows, T steps.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from expire_span.tasks.batch import Batch
+from expire_span.tasks.checks import require_at_least
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+
+def split_number(split: Split) -> int:
+    """0 for train, 1 for valid, 2 for test."""
+    if split not in SPLITS:
+        raise ValueError(f"There is no split {split!r}: choose one of {', '.join(SPLITS)}.")
+    return SPLITS.index(split)
+
+
+class Stream(ABC):
+    """B rows of steps, read side by side.
+
+    Args:
+        source: what the steps are made of, JSON-able; with split, batch and seed it tells streams
+            apart, so that a position is only ever restored into the stream it came from.
+        split: which part of the data.
+        batch: number of rows B.
+        seed: 0 to 2**32 - 1.
+        length: steps of each row; None for an endless stream.
+    """
+
+    def __init__(
+        self, source: dict[str, Any], split: Split, batch: int, seed: int, length: int | None = None
+    ) -> None:
+        if not 0 <= seed < 2**32:
+            raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, not {seed}.")
+        require_at_least(1, batch=batch)
+        self.batch = batch
+        self.length = length
+        self._entropy = (seed, split_number(split))
+        self._identity = {**source, "split": split, "batch": batch, "seed": seed}
+        self._steps_read = 0
+
+    @property
+    def remaining(self) -> int | None:
+        """Steps of each row still to be read; None for an endless stream."""
+        return None if self.length is None else self.length - self._steps_read
+
+    def read(self, steps: int) -> Batch:
+        """The next `steps` steps of every row; fewer at the end of a finite stream."""
+        require_at_least(1, steps=steps)
+        if self.remaining == 0:
+            raise EOFError(
+                f"This stream has ended after {self.length} steps: ask its task for a new one."
+            )
+        if self.remaining is not None:
+            steps = min(steps, self.remaining)
+        batch = self._next(steps)
+        self._steps_read += steps
+        return batch
+
+    def state(self) -> dict[str, Any]:
+        """Where the stream stands, JSON-able."""
+        return {
+            "stream": self._identity,
+            "steps_read": self._steps_read,
+            "position": self._position(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a position that `state` returned."""
+        saved = state.get("stream", {})
+        for name, ours in self._identity.items():
+            if saved.get(name) != ours:
+                raise ValueError(self._refusal(name, saved.get(name), ours))
+        self._steps_read = state["steps_read"]
+        self._seek(state["position"])
+
+    def _refusal(self, name: str, saved: Any, ours: Any) -> str:
+        return (
+            f"This position was saved by another stream, with {name} {saved!r} where this one has "
+            f"{ours!r}: restore it into a stream like the one it came from."
+        )
+
+    @abstractmethod
+    def _next(self, steps: int) -> Batch:
+        """Exactly `steps` further steps."""
+
+    @abstractmethod
+    def _position(self) -> Any:
+        """What `_seek` needs besides the number of steps read, JSON-able."""
+
+    @abstractmethod
+    def _seek(self, position: Any) -> None:
+        """Continue at a position; `_steps_read` is already restored."""
+
+
+class Piece(Protocol):
+    """A finite stretch of one row. It need not hold its steps as long as it can spell them out."""
+
+    def __len__(self) -> int: ...
+
+    def cut(self, first: int, last: int) -> "Steps":
+        """Its steps first, ..., last - 1."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Consecutive steps of one row as arrays [T], the fields of a `Batch`: the plainest piece."""
+
+    inputs: NDArray[np.integer]
+    targets: NDArray[np.integer]
+    scored: NDArray[np.bool_]
+    starts: NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def cut(self, first: int, last: int) -> "Steps":
+        """Its steps first, ..., last - 1."""
+        part = slice(first, last)
+        starts = None if self.starts is None else self.starts[part]
+        return Steps(self.inputs[part], self.targets[part], self.scored[part], starts)
+
+
+class PieceStream(Stream):
+    """An endless stream of made-up data: every row is a concatenation of pieces.
+
+    Piece n of row r is a function of (seed, split, r, n) and nothing else. So the piece and the
+    offset at which each row stands are the whole state, and a row is the same in any batch.
+
+    Example: pieces of 5, 3 and 4 steps; after reading 6 steps the row stands at offset 1 of
+    piece 1, after 8 steps at offset 0 of piece 2.
+    """
+
+    def __init__(self, source: dict[str, Any], split: Split, batch: int, seed: int) -> None:
+        super().__init__(source, split, batch, seed)
+        self._seek({"piece": [0] * batch, "offset": [0] * batch})
+
+    @abstractmethod
+    def piece(self, row: int, index: int) -> Piece:
+        """Piece `index` of a row, drawn from `self.random(row, index)`."""
+
+    def random(self, row: int, index: int) -> np.random.Generator:
+        """The source of chance of one piece, fresh at every call."""
+        return np.random.default_rng([*self._entropy, row, index])
+
+    def _next(self, steps: int) -> Batch:
+        cuts = [cut for row in range(self.batch) for cut in self._advance(row, steps)]
+        shape = (self.batch, steps)
+        inputs = np.concatenate([cut.inputs for cut in cuts], dtype=np.int64)
+        targets = np.concatenate([cut.targets for cut in cuts], dtype=np.int64)
+        scored = np.concatenate([cut.scored for cut in cuts])
+        marks = [cut.starts for cut in cuts if cut.starts is not None]
+        return Batch(
+            inputs=torch.from_numpy(inputs).view(shape),
+            targets=torch.from_numpy(targets).view(shape),
+            scored=torch.from_numpy(scored).view(shape),
+            starts=torch.from_numpy(np.concatenate(marks)).view(shape) if marks else None,
+        )
+
+    def _advance(self, row: int, steps: int) -> Iterator[Steps]:
+        """Move one row on, giving what lies on the way."""
+        while steps > 0:
+            piece = self._open[row]
+            if piece is None:
+                piece = self.piece(row, self._index[row])
+            first = self._offset[row]
+            last = min(first + steps, len(piece))
+            yield piece.cut(first, last)
+            steps -= last - first
+            if last < len(piece):
+                self._open[row], self._offset[row] = piece, last
+            else:
+                self._open[row], self._offset[row] = None, 0
+                self._index[row] += 1
+
+    def _position(self) -> dict[str, list[int]]:
+        return {"piece": list(self._index), "offset": list(self._offset)}
+
+    def _seek(self, position: dict[str, list[int]]) -> None:
+        self._index = list(position["piece"])
+        self._offset = list(position["offset"])
+        # The piece each row is in, once it has been read from; made anew after a jump.
+        self._open: list[Piece | None] = [None] * self.batch
