@@ -1,32 +1,30 @@
 """How tokens come in and predictions go out; both ends of the Transformer can be replaced.
 
-An input module maps whatever the task gives to states [B, T, D]. A head reads the final states and
-answers three questions, so that nobody forms logits who does not need them.
+An input module maps whatever the task gives to states [B, T, D]; a head reads the final states.
 
 Shapes: B rows, T steps, D model width, V vocabulary.
 """
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Head(Protocol):
-    """What the training loop needs of the outgoing end."""
+class Head(nn.Module, ABC):
+    """The outgoing end: predictions and losses from final states, each formed only when asked for.
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Logits [..., V] of states [..., D]."""
-        ...
+    `forward` gives the logits [..., V] of states [..., D].
+    """
 
+    @abstractmethod
     def nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Negative log-likelihood of each target, in nats and float32."""
-        ...
+        """Negative log-likelihood of each target [B, T], in nats and at least float32."""
 
+    @abstractmethod
     def predict(self, hidden: Tensor) -> Tensor:
-        """The likeliest token of each state."""
-        ...
+        """The likeliest token of each state, [B, T]."""
 
 
 class TokenInput(nn.Module):
@@ -51,7 +49,7 @@ class TokenInput(nn.Module):
         return self.embedding(tokens)
 
 
-class TokenHead(nn.Module):
+class TokenHead(Head):
     """A linear map to one logit per token."""
 
     def __init__(self, width: int, vocab: int):

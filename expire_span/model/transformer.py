@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -19,7 +20,7 @@ from expire_span.model.config import TransformerConfig
 from expire_span.model.layer import Layer, LayerStep
 from expire_span.model.memory import Deadlines, Memory, Window
 from expire_span.model.ops.ramp import NEVER
-from expire_span.model.ports import TokenHead, TokenInput
+from expire_span.model.ports import Head, TokenHead, TokenInput
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,12 @@ class Transformer(nn.Module):
         self,
         config: TransformerConfig,
         inputs: nn.Module | None = None,
-        head: nn.Module | None = None,
+        head: Head | None = None,
     ):
         super().__init__()
         self.config = config
         self.inputs = TokenInput(config.vocab, config.width) if inputs is None else inputs
-        self.head = TokenHead(config.width, config.vocab) if head is None else head
+        self.head: Head = TokenHead(config.width, config.vocab) if head is None else head
         rows = config.memory.position_rows(config.block)
         self.positions = nn.Parameter(torch.randn(rows, config.head_width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
@@ -95,26 +96,30 @@ class Transformer(nn.Module):
         zeros = self.config.start == "zeros"
         fresh = -NEVER if zeros else 0
         return Memory(
-            layers=tuple(layer.keeper.start(like, zeros) for layer in self._layers()),
+            layers=tuple(layer.keeper.start(like, zeros) for layer in self.stack()),
             origin=torch.full((batch,), fresh, dtype=torch.int64, device=like.device),
             clock=0,
             fresh_origin=fresh,
             made_for=self._memory_kind(),
         )
 
+    def restore_memory(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> Memory:
+        """The memory whose `tensors()` and `about()` these were, on the model's device."""
+        if about.get("made_for") != self._memory_kind():
+            raise ValueError(
+                f"This is memory of another model ({about.get('made_for', 'unknown')}), "
+                f"but this one is {self._memory_kind()}."
+            )
+        fresh = self.start(about["batch"])
+        memory = fresh.map(lambda name, old: tensors[name].to(old.device))
+        return replace(memory, clock=about["clock"])
+
     def load_memory(self, path: str | Path) -> Memory:
         """Read what `Memory.save` wrote, onto the model's device."""
-        device = self.positions.device
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get("memory", "{}"))
-            if about.get("made_for") != self._memory_kind():
-                raise ValueError(
-                    f"{path} holds memory of another model ({about.get('made_for', 'unknown')}), "
-                    f"but this one is {self._memory_kind()}."
-                )
-            fresh = self.start(about["batch"])
-            memory = fresh.map(lambda name, _: file.get_tensor(name))
-        return replace(memory, clock=about["clock"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return self.restore_memory(tensors, about)
 
     def forward(
         self,
@@ -163,13 +168,14 @@ class Transformer(nn.Module):
             head=self.head,
         )
 
+    def stack(self) -> list[Layer]:
+        """The layers, first to last."""
+        return [layer for layer in self.layers if isinstance(layer, Layer)]
+
     def clamp_parameters(self) -> None:
         """Bring learned spans back into their range; call it after each optimiser update."""
-        for layer in self._layers():
+        for layer in self.stack():
             layer.keeper.clamp_parameters()
-
-    def _layers(self) -> list[Layer]:
-        return [layer for layer in self.layers if isinstance(layer, Layer)]
 
     def _limit(self, limit: int | None, generator: torch.Generator | None) -> int | None:
         drawn = self.config.memory.draw_limit(generator) if self.training else None
@@ -234,7 +240,7 @@ class Transformer(nn.Module):
         """Weights as the configuration says; span predictors keep their own start."""
         last_projections = [
             linear
-            for layer in self._layers()
+            for layer in self.stack()
             for linear in (layer.attention.out, layer.feedforward.outer)
         ]
         if self.config.init == "glorot":

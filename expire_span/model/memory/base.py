@@ -121,6 +121,10 @@ class MemoryPolicy(ABC):
     def check(self, block: int) -> None:  # noqa: B027, most policies fit any block
         """Raise ValueError if the policy does not fit blocks of this length."""
 
+    def longest_learned_span(self) -> int | None:
+        """The most that learned spans of single memories can reach; None if there are none."""
+        return None
+
     def draw_limit(self, generator: torch.Generator | None) -> int | None:
         """A random distance cut for one training step, or None."""
         return None

@@ -83,6 +83,10 @@ class ExpireSpan(MemoryPolicy):
         """One for each distance of the near tier, or for each at which a memory can be alive."""
         return block if self.positions == "near" else self.max_span + self.ramp
 
+    def longest_learned_span(self) -> int:
+        """Spans reach from 0 to here."""
+        return self.max_span
+
     def draw_limit(self, generator: torch.Generator | None) -> int | None:
         """A distance drawn from U(0, L), if spans are to be shortened at random."""
         if not self.shorten:

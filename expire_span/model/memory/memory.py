@@ -6,6 +6,7 @@ Shapes: B rows.
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -61,8 +62,11 @@ class Memory(State):
     def save(self, path: str | Path) -> None:
         """Write a safetensors file that `Transformer.load_memory` reads."""
         tensors = {name: tensor.contiguous() for name, tensor in self.tensors().items()}
-        about = {"clock": self.clock, "batch": self.batch, "made_for": self.made_for}
-        save_file(tensors, path, metadata={"memory": json.dumps(about)})
+        save_file(tensors, path, metadata={"memory": json.dumps(self.about())})
+
+    def about(self) -> dict[str, Any]:
+        """What is not in the tensors, JSON-able, for `Transformer.restore_memory`."""
+        return {"clock": self.clock, "batch": self.batch, "made_for": self.made_for}
 
     def _marked(self, rows: Tensor) -> Tensor:
         if rows.dtype != torch.bool:

@@ -27,8 +27,8 @@ class PackedStates(State):
     def empty(cls, like: Tensor) -> "PackedStates":
         """No states in any row; `like` is [B, 0, D]."""
         batch, _, width = like.shape
-        index = torch.zeros(batch + 1, dtype=torch.int64, device=like.device)
-        return cls(like.new_zeros(0, width), index[:0], index)
+        times = torch.zeros(0, dtype=torch.int64, device=like.device)
+        return cls(like.new_zeros(0, width), times, times.new_zeros(batch + 1))
 
     @classmethod
     def of(cls, states: Tensor, times: Tensor, rows: Tensor, batch: int) -> "PackedStates":

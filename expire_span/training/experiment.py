@@ -1,0 +1,108 @@
+"""An experiment: everything that defines a run, in nested frozen dataclasses.
+
+The same experiment gives the same numbers. Its fields are the command line's options.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from expire_span.model.config import TransformerConfig
+from expire_span.tasks import Copy, Recall, Text
+from expire_span.training.schedule import PenaltySchedule, RateSchedule
+
+AnyTask = Recall | Copy | Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """Adam without weight decay, and what surrounds an update."""
+
+    rate: float = 7e-4
+    """Peak learning rate."""
+    schedule: RateSchedule = field(default_factory=RateSchedule)
+    """How the rate changes over the run."""
+    span_rate: float = 1.0
+    """Rate of the parameters that learn spans, as a multiple of the others'."""
+    beta1: float = 0.9
+    """Decay of Adam's mean of gradients."""
+    beta2: float = 0.999
+    """Decay of Adam's mean of squared gradients."""
+    clip: float | None = None
+    """Largest norm of all gradients together; larger ones are scaled down to it."""
+
+    def __post_init__(self) -> None:
+        if self.rate <= 0 or self.span_rate < 0:
+            raise ValueError(
+                f"rate must be above 0 and span_rate not negative, but they are {self.rate} and "
+                f"{self.span_rate}."
+            )
+        if self.clip is not None and self.clip <= 0:
+            raise ValueError(f"clip must be above 0, but is {self.clip}: leave it out for no clip.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """How a model is judged: memory is carried across the whole stream."""
+
+    every: int = 1000
+    """Updates between evaluations."""
+    batch: int = 16
+    """Rows read side by side."""
+    blocks: int | None = None
+    """Blocks read of each row; None reads a finite stream to its end."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(every=self.every, batch=self.batch, blocks=self.blocks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A task, a model, and how the one is fitted to the other."""
+
+    task: AnyTask
+    """What is learned."""
+    model: TransformerConfig
+    """What learns it."""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """How its weights are updated."""
+    penalty: PenaltySchedule = field(default_factory=PenaltySchedule)
+    """When the price of memory comes in; how high it is, the memory policy says."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """How it is judged on the way and at the end."""
+    batch: int = 64
+    """Rows read side by side in training."""
+    steps: int = 10_000
+    """Updates, one per block."""
+    seed: int = 0
+    """Fixes initial weights, data and every random draw."""
+    log_every: int = 50
+    """Updates between lines of metrics."""
+    save_every: int = 1000
+    """Updates between checkpoints."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of matrix products; auto takes bfloat16 on a GPU that has it."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda, cuda:1 ..."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(
+            batch=self.batch,
+            steps=self.steps,
+            log_every=self.log_every,
+            save_every=self.save_every,
+        )
+        if self.precision not in ("auto", "float32", "bfloat16"):
+            raise ValueError(
+                f"precision must be auto, float32 or bfloat16, but is {self.precision!r}."
+            )
+        if self.model.vocab < self.task.vocab:
+            raise ValueError(
+                f"The task has {self.task.vocab} tokens, but the model's vocab is only "
+                f"{self.model.vocab}: raise model.vocab."
+            )
+
+
+def _at_least_one(**values: int | None) -> None:
+    for name, value in values.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, but is {value}.")

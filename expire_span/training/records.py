@@ -1,0 +1,77 @@
+"""Settings as JSON and back: nested dataclasses, each under its class's name.
+
+Only the classes listed here can come out of a file, and they hold nothing but plain values.
+"""
+
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from expire_span.model.config import TransformerConfig
+from expire_span.model.memory import POLICIES
+from expire_span.tasks import TASKS
+from expire_span.training.experiment import EvaluationConfig, Experiment, OptimizerConfig
+from expire_span.training.schedule import PenaltySchedule, RateSchedule
+
+KNOWN: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        Experiment,
+        EvaluationConfig,
+        OptimizerConfig,
+        PenaltySchedule,
+        RateSchedule,
+        TransformerConfig,
+        *POLICIES.values(),
+        *TASKS.values(),
+    )
+}
+
+
+def to_record(value: Any) -> Any:
+    """A dataclass as a plain dictionary with its class under `kind`; other values as they are."""
+    if not is_dataclass(value):
+        return value
+    named = {f.name: to_record(getattr(value, f.name)) for f in fields(value)}
+    return {"kind": type(value).__name__, **named}
+
+
+def from_record(record: Any) -> Any:
+    """What `to_record` was given."""
+    if not isinstance(record, dict):
+        return record
+    values = {name: from_record(value) for name, value in record.items() if name != "kind"}
+    kind = record.get("kind")
+    if kind not in KNOWN:
+        raise ValueError(f"Unknown kind of settings {kind!r}: known are {', '.join(KNOWN)}.")
+    return KNOWN[kind](**values)
+
+
+def differences(one: Any, other: Any, name: str = "") -> list[str]:
+    """Names of the fields in which two records differ, such as `model.memory.span`."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return [] if one == other else [name]
+    keys = [*one, *(key for key in other if key not in one)]
+    prefix = f"{name}." if name else ""
+    return [
+        found for key in keys for found in differences(one.get(key), other.get(key), prefix + key)
+    ]
+
+
+def save_experiment(experiment: Experiment, path: Path) -> None:
+    """Write an experiment as readable JSON."""
+    path.write_text(json.dumps(to_record(experiment), indent=2) + "\n")
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Read what `save_experiment` wrote."""
+    try:
+        experiment = from_record(json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise ValueError(f"{path.parent} is not a run: it has no {path.name}.") from None
+    except (json.JSONDecodeError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read as an experiment: {error}") from error
+    if not isinstance(experiment, Experiment):
+        raise ValueError(f"{path} holds no experiment, but {type(experiment).__name__} settings.")
+    return experiment

@@ -1,0 +1,73 @@
+"""Schedules: pure functions of the number of updates made so far."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateSchedule:
+    """Linear warm-up, then constant, or down a cosine until the end of the run."""
+
+    warmup: int = 0
+    """Updates until the full rate is reached."""
+    decay: Literal["constant", "cosine"] = "constant"
+    """What follows."""
+    final: float = 0.0
+    """Share of the rate that the cosine ends with."""
+
+    def __post_init__(self) -> None:
+        if self.warmup < 0:
+            raise ValueError(f"warmup must not be negative, but is {self.warmup}.")
+        if self.decay not in ("constant", "cosine"):
+            raise ValueError(f"decay must be constant or cosine, but is {self.decay!r}.")
+        if not 0 <= self.final <= 1:
+            raise ValueError(f"final is a share between 0 and 1, but is {self.final}.")
+
+    def factor(self, step: int, steps: int) -> float:
+        """Share of the peak rate for update number `step` (from 0) of `steps`."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        if self.decay == "constant":
+            return 1.0
+        done = (step - self.warmup) / max(steps - self.warmup, 1)
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class PenaltySchedule:
+    """When memory begins to cost something.
+
+    Spans can collapse before the task is learned: optimisers that normalise gradients turn even a
+    tiny penalty into a steady pull, nothing pulls against it yet, and an expired memory gets no
+    gradient to come back. So the penalty can wait.
+    """
+
+    delay: int = 0
+    """Updates without any penalty."""
+    warmup: int = 0
+    """Updates over which it then rises to its full weight."""
+    after_metric: float | None = None
+    """Wait, too, until the task's training metric has once been at least this good."""
+
+    def __post_init__(self) -> None:
+        if self.delay < 0 or self.warmup < 0:
+            raise ValueError(
+                f"delay and warmup must not be negative, but are {self.delay} and {self.warmup}."
+            )
+
+    def opens(self, step: int, metric: float | None, higher_is_better: bool) -> bool:
+        """Whether the penalty may begin after update `step`, the metric standing where it does."""
+        if step < self.delay:
+            return False
+        if self.after_metric is None:
+            return True
+        if metric is None:
+            return False
+        return metric >= self.after_metric if higher_is_better else metric <= self.after_metric
+
+    def factor(self, step: int, opened: int | None) -> float:
+        """Share of the full penalty for update `step`; `opened` is when it began, None if not."""
+        if opened is None or step < opened:
+            return 0.0
+        return min(1.0, (step - opened + 1) / self.warmup) if self.warmup else 1.0
