@@ -4,13 +4,15 @@ The same experiment gives the same numbers. Its fields are the command line's op
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 from expire_span.model.config import TransformerConfig
 from expire_span.tasks import Copy, Recall, Text
 from expire_span.training.schedule import PenaltySchedule, RateSchedule
 
-AnyTask = Recall | Copy | Text
+AnyTask = Annotated[Recall | Copy | Text, tyro.conf.AvoidSubcommands]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,36 @@
+# make demo   see it work, in about a minute
+# make test   format, lint, types, quick tests: exactly what CI runs
+# make test-all   also what takes longer
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-all check format clean
+
+demo: .venv/ready
+	$(BIN)/expire-span demo
+
+test: check
+	$(BIN)/python -m pytest -n 2
+
+test-all: check
+	$(BIN)/python -m pytest -n 2 -m "not gpu"
+
+check: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Everything is installed once, and again when what is wanted has changed.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: set PYTHON=...')"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch .venv/ready
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,0 +1,1 @@
+"""What was learned: reads what models return, never edits a model."""

@@ -1,0 +1,149 @@
+"""The command line: demo, train, evaluate, list."""
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from expire_span.demo import demo
+from expire_span.experiments import EXPERIMENTS
+from expire_span.tasks import Split
+from expire_span.training.evaluation import evaluate as evaluate_model
+from expire_span.training.experiment import Experiment
+from expire_span.training.loop import load_run
+from expire_span.training.loop import train as train_experiment
+
+DESCRIPTION = """Transformers that learn what to forget.
+
+    expire-span demo                     see it work, in about a minute on two CPU cores
+    expire-span list                     what can be trained
+    expire-span train recall --help      every setting of an experiment
+    expire-span train text --task.path FILE --out runs/mine
+    expire-span train recall model.memory:fixed-span --model.memory.span 64
+                                         the same with another memory policy: expire-span,
+                                         fixed-span, adaptive-span or compressive
+    expire-span evaluate runs/mine --split test
+"""
+
+
+TRAIN_ARGUMENTS = """Args:
+    experiment: what to train.
+    out: folder for metrics and checkpoints.
+    resume: go on from the newest checkpoint in that folder.
+"""
+
+
+def _summary(name: str) -> str:
+    """The first line of an experiment's docstring."""
+    return (inspect.getdoc(EXPERIMENTS[name]) or "").splitlines()[0]
+
+
+def list_experiments() -> None:
+    """List the experiments that `train` knows, one a line."""
+    width = max(map(len, EXPERIMENTS))
+    for name in EXPERIMENTS:
+        print(f"{name:{width}}  {_summary(name)}")
+
+
+def evaluate(
+    run: Annotated[Path, tyro.conf.Positional],
+    split: Split = "valid",
+    batch: int | None = None,
+    blocks: int | None = None,
+    limit: int | None = None,
+    device: str = "auto",
+) -> None:
+    """Judge a trained run on a whole stream, carrying its memory along; prints JSON.
+
+    Args:
+        run: folder that `train` wrote.
+        split: which part of the data.
+        batch: rows read side by side; as in training if left out.
+        blocks: blocks read of each row; as in training if left out.
+        limit: cut every memory at this distance, to find out what longer memory is worth.
+        device: auto, cpu, cuda ...
+    """
+    experiment, model = load_run(run, device)
+    result = evaluate_model(
+        model,
+        experiment.task,
+        split,
+        batch=batch or experiment.evaluation.batch,
+        blocks=blocks or experiment.evaluation.blocks,
+        seed=experiment.seed,
+        precision=experiment.precision,
+        limit=limit,
+        progress=True,
+    )
+    print(json.dumps({"run": str(run), "split": split, **result}, indent=2))
+
+
+def _train_command(name: str) -> Callable[..., None]:
+    """The command `train NAME`: every field of the experiment is an option."""
+    default = EXPERIMENTS[name]()
+
+    def train(
+        experiment: Annotated[Experiment, tyro.conf.arg(name="")] = default,
+        out: Path = Path("runs") / name,
+        resume: bool = False,
+    ) -> None:
+        result = train_experiment(experiment, out, resume=resume)
+        print(json.dumps({"run": str(out), **result}, indent=2))
+
+    train.__doc__ = f"{inspect.getdoc(EXPERIMENTS[name])}\n\n{TRAIN_ARGUMENTS}"
+    return train
+
+
+def train() -> None:
+    """Train an experiment; `train NAME --help` shows its settings, every one an option."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command; a mistake in it ends with one sentence, not with a traceback."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        if arguments[:1] == ["train"]:
+            experiments = {name: _train_command(name) for name in EXPERIMENTS}
+            _run(experiments, arguments[1:], "expire-span train", inspect.getdoc(train))
+        else:
+            commands: dict[str, Callable[..., None]] = {
+                "demo": demo,
+                "train": train,
+                "evaluate": evaluate,
+                "list": list_experiments,
+            }
+            _run(commands, arguments, "expire-span", DESCRIPTION)
+    except (ValueError, OSError) as error:
+        print(f"expire-span: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print(
+            "expire-span: stopped; what was saved is whole, go on with --resume.", file=sys.stderr
+        )
+        raise SystemExit(130) from None
+
+
+def _run(
+    commands: dict[str, Callable[..., None]],
+    arguments: Sequence[str],
+    name: str,
+    description: str | None,
+) -> None:
+    tyro.extras.subcommand_cli_from_dict(
+        commands,
+        prog=name,
+        description=description,
+        args=arguments,
+        config=_parser_settings(arguments),
+    )
+
+
+def _parser_settings(arguments: Sequence[str]) -> tuple[Any, ...]:
+    """Options of the experiment's own memory policy, unless another one is asked for by name."""
+    if any(argument.startswith("model.memory:") for argument in arguments):
+        return (tyro.conf.ConsolidateSubcommandArgs,)
+    return (tyro.conf.ConsolidateSubcommandArgs, tyro.conf.AvoidSubcommands)

@@ -1,0 +1,69 @@
+"""Small experiments that train in a second, for the tests of what surrounds the model."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, TransformerConfig
+from expire_span.model.config import AnyMemory
+from expire_span.tasks import Copy, Recall, Text
+from expire_span.training.experiment import (
+    AnyTask,
+    EvaluationConfig,
+    Experiment,
+    OptimizerConfig,
+)
+from expire_span.training.schedule import PenaltySchedule, RateSchedule
+
+MEMORIES: dict[str, AnyMemory] = {
+    "expire": ExpireSpan(24, 4, penalty=1e-2, initial=0.5, shorten=True),
+    "expire-budget": ExpireSpan(40, 4, penalty=1e-2, initial=0.7, budget=5),
+    "fixed": FixedSpan(12),
+    "adaptive": AdaptiveSpan(16, 4, penalty=1e-3, initial=0.3),
+    "compressive": Compressive(8, 2, 4),
+}
+
+
+def tasks(folder: Path) -> dict[str, AnyTask]:
+    """One of each task; the text is written into the folder."""
+    path = folder / "text.txt"
+    path.write_bytes(bytes(range(32, 127)) * 40)
+    return {
+        "recall": Recall(period=16),
+        "copy": Copy(max_distance=10, restart=True),
+        "text": Text(str(path)),
+    }
+
+
+def small_experiment(task: AnyTask | None = None, **changes: Any) -> Experiment:
+    """A few steps of a tiny model, with every random draw that training can make."""
+    task = task or Recall(period=16)
+    memory = changes.pop("memory", MEMORIES["expire"])
+    experiment = Experiment(
+        task=task,
+        model=TransformerConfig(
+            vocab=task.vocab,
+            layers=2,
+            width=16,
+            heads=2,
+            feedforward=16,
+            block=8,
+            memory=memory,
+            dropout=0.1,
+            layer_drop=0.2,
+        ),
+        optimizer=OptimizerConfig(
+            rate=1e-2,
+            schedule=RateSchedule(warmup=3, decay="cosine"),
+            span_rate=2.0,
+            clip=0.5,
+        ),
+        penalty=PenaltySchedule(delay=2, warmup=4),
+        evaluation=EvaluationConfig(every=100, batch=2, blocks=3),
+        batch=4,
+        steps=12,
+        log_every=5,
+        save_every=4,
+        device="cpu",
+    )
+    return replace(experiment, **changes)

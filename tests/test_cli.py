@@ -1,0 +1,98 @@
+"""The command line as a user meets it."""
+
+import json
+
+import pytest
+
+from expire_span.cli import main
+from expire_span.experiments import EXPERIMENTS
+
+TINY = "--steps 3 --batch 2 --evaluation.blocks 2 --evaluation.batch 2 --save-every 2".split()
+
+
+def test_list_names_every_experiment(capsys):
+    main(["list"])
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed] == list(EXPERIMENTS)
+    assert all(len(line.split(maxsplit=1)[1]) > 20 for line in printed)
+
+
+@pytest.mark.parametrize("arguments", [[], ["train"], ["evaluate"], ["demo"], ["train", "recall"]])
+def test_help_is_there_for_every_command(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, "--help"])
+    assert stop.value.code == 0
+    assert "usage: expire-span" in capsys.readouterr().out
+
+
+def test_train_then_resume_then_evaluate(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    main(["train", "recall", *TINY, "--out", run, "--model.memory.ramp", "5"])
+    trained = json.loads(capsys.readouterr().out)
+    main(["train", "recall", *TINY, "--out", run, "--model.memory.ramp", "5", "--resume"])
+    assert json.loads(capsys.readouterr().out) == trained
+    main(["evaluate", run, "--split", "valid"])
+    evaluated = json.loads(capsys.readouterr().out)
+    assert evaluated["accuracy"] == trained["accuracy"]
+    saved = json.loads((tmp_path / "run" / "experiment.json").read_text())
+    assert saved["model"]["memory"]["ramp"] == 5
+    assert saved["steps"] == 3
+
+
+def test_evaluate_reads_as_much_as_it_is_told(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    main(["train", "recall", *TINY, "--out", run])
+    capsys.readouterr()
+    counts = []
+    for blocks in ("4", "16"):
+        main(["evaluate", run, "--blocks", blocks, "--limit", "8"])
+        result = json.loads(capsys.readouterr().out)
+        counts.append(result["scored"])
+        assert result["live"] <= 8
+    assert counts[0] < counts[1]
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ("fixed-span", ["--model.memory.span", "16"]),
+        ("adaptive-span", ["--model.memory.max-span", "16", "--model.memory.ramp", "4"]),
+        (
+            "compressive",
+            "--model.memory.span 16 --model.memory.compressed 2 --model.memory.rate 4".split(),
+        ),
+    ],
+)
+def test_the_memory_policy_can_be_swapped(policy, options, tmp_path, capsys):
+    run = tmp_path / "run"
+    swap = [f"model.memory:{policy}", *options]
+    main(["train", "recall", "--out", str(run), *TINY, *swap])
+    saved = json.loads((run / "experiment.json").read_text())
+    assert saved["model"]["memory"]["kind"].lower() == policy.replace("-", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "text", "--task.path", "nowhere.txt"], "There is no file nowhere.txt"),
+        (["evaluate", "nowhere"], "is not a run"),
+        (["train", "recall", "--model.heads", "3"], "heads must divide width"),
+        (["train", "recall", "--model.memory.ramp", "0"], "ramp must be at least 1"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(arguments, sentence, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    printed = " ".join(capsys.readouterr().err.split())  # long lines may be folded
+    assert sentence in printed
+    assert "Traceback" not in printed
+
+
+def test_text_of_any_file_can_be_learned(tmp_path, capsys):
+    path = tmp_path / "any.bin"
+    path.write_bytes(bytes(range(256)) * 30)
+    sizes = "--model.layers 1 --model.width 8 --model.heads 2 --model.block 16".split()
+    main(["train", "text", "--task.path", str(path), "--out", str(tmp_path / "r"), *TINY, *sizes])
+    assert 0 < json.loads(capsys.readouterr().out)["bpb"] < 20

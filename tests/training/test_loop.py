@@ -1,0 +1,227 @@
+"""The loop: what one update does, what it says about itself, and that it learns."""
+
+import json
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from runs import MEMORIES, small_experiment, tasks
+
+from expire_span import ExpireSpan, FixedSpan
+from expire_span.experiments.recall import recall
+from expire_span.model.transformer import Transformer
+from expire_span.tasks import Recall
+from expire_span.training.evaluation import evaluate
+from expire_span.training.loop import Trainer, choose_device, load_run, train
+from expire_span.training.metrics import Means, SpanGradients, SpanWatch
+from expire_span.training.schedule import PenaltySchedule
+
+
+def test_one_update_is_adam_on_loss_plus_penalty():
+    experiment = small_experiment(penalty=PenaltySchedule())
+    plain = replace(experiment.model, dropout=0.0, layer_drop=0.0)
+    experiment = replace(experiment, model=plain)
+    trainer, twin = Trainer(experiment), Trainer(experiment)
+    batch = twin.stream.read(8)
+    step = twin.model(batch.inputs, twin.memory, generator=twin.draws)
+    loss = twin.model.head.nll(step.hidden, batch.targets)[batch.scored].mean()
+    (loss + step.penalty).backward()
+    torch.nn.utils.clip_grad_norm_(twin.model.parameters(), 0.5)
+    keepers = [p for n, p in twin.model.named_parameters() if ".keeper." in n]
+    others = [p for n, p in twin.model.named_parameters() if ".keeper." not in n]
+    rate = 1e-2 / 3  # the first of three warm-up steps
+    torch.optim.Adam([{"params": others}, {"params": keepers, "lr": 2 * rate}], lr=rate).step()
+    trainer.update()
+    for ours, theirs in zip(trainer.model.parameters(), twin.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_memory_is_carried_from_block_to_block_without_its_history():
+    trainer = Trainer(small_experiment())
+    for n in range(1, 4):
+        trainer.update()
+        assert trainer.memory.clock == 8 * n
+        assert not any(tensor.requires_grad for tensor in trainer.memory.tensors().values())
+
+
+def test_a_block_without_anything_to_score_changes_no_task_weight(tmp_path):
+    experiment = small_experiment(tasks(tmp_path)["copy"], memory=FixedSpan(8))
+    trainer = Trainer(experiment)
+    trainer.stream.read = lambda steps: _unscored(trainer, steps)  # type: ignore[method-assign]
+    before = [p.clone() for p in trainer.model.parameters()]
+    trainer.update()
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+
+
+def _unscored(trainer: Trainer, steps: int):
+    batch = trainer.experiment.task.stream("train", trainer.experiment.batch, 0).read(steps)
+    return replace(batch, scored=torch.zeros_like(batch.scored))
+
+
+def test_adaptive_spans_stay_in_range_after_every_update():
+    experiment = small_experiment(memory=replace(MEMORIES["adaptive"], penalty=10.0, initial=0.01))
+    trainer = Trainer(replace(experiment, penalty=PenaltySchedule()))
+    for _ in range(5):
+        trainer.update()
+        for layer in trainer.model.stack():
+            assert layer.keeper.ratio.min() >= 0
+    assert any(layer.keeper.ratio.min() == 0 for layer in trainer.model.stack())
+
+
+def test_penalty_opens_when_the_reported_metric_is_good_enough():
+    trainer = Trainer(small_experiment(penalty=PenaltySchedule(after_metric=0.5)))
+    trainer.update()
+    assert trainer.report()["penalty_weight"] == 0
+    trainer.metric = 0.6
+    trainer.update()
+    assert trainer.penalty_opened == 1
+    trainer.metric = 0.1
+    trainer.update()
+    assert trainer.report()["penalty_weight"] == 1  # it never closes again
+
+
+def test_share_of_span_gradients_equals_two_separate_backward_passes():
+    torch.manual_seed(0)
+    experiment = small_experiment(memory=ExpireSpan(20, 6, penalty=0.3, initial=0.3))
+    trainer = Trainer(experiment)
+    trainer.model.eval()
+    memory = trainer.memory
+    for _ in range(3):
+        batch = trainer.stream.read(8)
+        step = trainer.model(batch.inputs, memory)
+        memory = step.memory.detach()
+    loss = trainer.model.head.nll(step.hidden, batch.targets).mean()
+    deadlines = [d for layer in step.deadlines for d in layer if d is not None]
+    sums = [
+        sum(g.abs().sum() for g in torch.autograd.grad(part, deadlines, retain_graph=True))
+        for part in (loss, 0.5 * step.penalty)
+    ]
+    watched = SpanGradients.watch(step, 0.5)
+    assert watched is not None
+    (loss + 0.5 * step.penalty).backward()
+    torch.testing.assert_close(watched.task_share(), sums[0] / (sums[0] + sums[1]))
+    assert 0 < watched.task_share() < 1
+
+
+@pytest.mark.parametrize("name", ["fixed", "adaptive", "compressive"])
+def test_no_span_gradients_where_the_penalty_acts_on_no_deadline(name):
+    trainer = Trainer(small_experiment(memory=MEMORIES[name]))
+    batch = trainer.stream.read(8)
+    assert SpanGradients.watch(trainer.model(batch.inputs, trainer.memory), 1.0) is None
+
+
+def test_collapse_and_saturation_are_warned_of_once():
+    watch = SpanWatch(longest=1000)
+    with pytest.warns(UserWarning, match=r"Step 10: all spans have collapsed .*4\.0 of 1000"):
+        watch.look(10, {"max_span/layer_0": 4.0, "max_span/layer_1": 1.0, "mean_span/layer_0": 1.0})
+    with pytest.warns(UserWarning, match=r"Step 20: all spans are at their maximum of 1000"):
+        watch.look(20, {"max_span/layer_0": 1000.0, "mean_span/layer_0": 999.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        watch.look(30, {"max_span/layer_0": 1.0, "mean_span/layer_0": 1.0})
+        SpanWatch(None).look(30, {"max_span/layer_0": 0.0, "mean_span/layer_0": 0.0})
+
+
+def test_a_run_whose_spans_collapse_is_warned_of(tmp_path):
+    memory = ExpireSpan(200, 4, penalty=100.0, initial=0.1)
+    experiment = small_experiment(memory=memory, steps=60, log_every=10, save_every=60)
+    optimizer = replace(experiment.optimizer, span_rate=30.0, clip=None)
+    with pytest.warns(UserWarning, match="all spans have collapsed"):
+        train(replace(experiment, optimizer=optimizer), tmp_path, progress=False)
+
+
+def test_means_are_means():
+    means = Means()
+    means.add(loss=torch.tensor(1.0), live=torch.tensor([2.0, 4.0]))
+    means.add(loss=torch.tensor(2.0))
+    taken = means.take()
+    assert taken["loss"].item() == 1.5
+    assert taken["live"].tolist() == [2.0, 4.0]
+    assert means.take() == {}
+
+
+def test_metrics_are_written_line_by_line(tmp_path):
+    train(small_experiment(steps=12, log_every=5), tmp_path, progress=False)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [5, 10, 12, 12]
+    wanted = {"loss", "accuracy", "penalty", "live", "held", "mean_span", "max_span"}
+    wanted |= {"live/layer_1", "tokens_per_second", "seconds_per_step", "gradient_norm"}
+    assert wanted <= lines[0].keys()
+    assert "valid/accuracy" in lines[3]
+    assert all(math.isfinite(value) for line in lines for value in line.values())
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
+def test_evaluation_carries_memory_across_the_whole_stream(tmp_path):
+    task = tasks(tmp_path)["text"]
+    experiment = small_experiment(task, memory=FixedSpan(12))
+    torch.manual_seed(0)
+    model = Transformer(experiment.model).eval()
+    found = evaluate(model, task, "valid", batch=3, precision="float32")
+    stream, memory, total, count = task.stream("valid", 3, 0), model.start(3), 0.0, 0
+    while stream.remaining:
+        batch = stream.read(5)  # other blocks, the same stream
+        step = model(batch.inputs, memory)
+        memory = step.memory
+        nll = model.head.nll(step.hidden, batch.targets)
+        total += nll[batch.scored].sum().item()
+        count += int(batch.scored.sum())
+    assert found["scored"] == count == Path(task.path).stat().st_size // 20 - 1
+    assert found["bpb"] == pytest.approx(total / count / math.log(2), rel=1e-5)
+
+
+def test_evaluation_leaves_model_and_random_state_alone():
+    trainer = Trainer(small_experiment())
+    before = torch.get_rng_state()
+    evaluate(trainer.model.train(), Recall(period=16), "valid", batch=2, blocks=3)
+    assert trainer.model.training
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_endless_stream_needs_a_number_of_blocks():
+    model = Transformer(small_experiment().model)
+    with pytest.raises(ValueError, match=r"never ends: say how many blocks to evaluate\.$"):
+        evaluate(model, Recall(period=16), "valid", batch=2)
+
+
+def test_a_trained_run_can_be_loaded(tmp_path):
+    result = train(small_experiment(), tmp_path, progress=False)
+    experiment, model = load_run(tmp_path)
+    settings = experiment.evaluation
+    again = evaluate(model, experiment.task, "valid", batch=settings.batch, blocks=settings.blocks)
+    assert again == result
+    with pytest.raises(ValueError, match="is not a run"):
+        load_run(tmp_path / "nowhere")
+
+
+def test_bfloat16_trains_too():
+    trainer = Trainer(small_experiment(precision="bfloat16"))
+    for _ in range(3):
+        trainer.update()
+    assert math.isfinite(trainer.report()["loss"])
+    assert trainer.model.positions.dtype == torch.float32
+
+
+def test_an_absent_gpu_is_said_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"There is no GPU here .* choose cpu or auto\.$"):
+        choose_device("cuda")
+
+
+def test_vocabulary_of_task_and_model_must_fit():
+    experiment = small_experiment()
+    with pytest.raises(ValueError, match=r"raise model\.vocab\.$"):
+        replace(experiment, model=replace(experiment.model, vocab=3))
+
+
+@pytest.mark.slow
+def test_expire_span_learns_recall_with_little_memory():
+    trainer = Trainer(replace(recall(), seed=3))
+    while trainer.step < trainer.experiment.steps:
+        trainer.update()
+    found = evaluate(trainer.model, trainer.experiment.task, "test", batch=16, blocks=64)
+    assert found["accuracy"] > 0.95
+    assert found["live"] < 20

@@ -1,0 +1,53 @@
+"""Experiments survive the way to JSON and back."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from runs import MEMORIES, small_experiment
+
+from expire_span.experiments import EXPERIMENTS
+from expire_span.training.records import (
+    differences,
+    from_record,
+    load_experiment,
+    save_experiment,
+    to_record,
+)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_comes_back_equal(name, tmp_path):
+    experiment = EXPERIMENTS[name]()
+    save_experiment(experiment, tmp_path / "experiment.json")
+    assert load_experiment(tmp_path / "experiment.json") == experiment
+
+
+@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
+def test_every_memory_comes_back_equal(memory):
+    experiment = small_experiment(memory=memory)
+    assert from_record(json.loads(json.dumps(to_record(experiment)))) == experiment
+
+
+def test_differences_are_named_by_their_path():
+    one = small_experiment()
+    memory = replace(one.model.memory, ramp=9)
+    other = replace(one, batch=3, model=replace(one.model, memory=memory))
+    found = differences(to_record(one), to_record(other))
+    assert sorted(found) == ["batch", "model.memory.ramp"]
+    assert differences(to_record(one), to_record(one)) == []
+
+
+def test_only_known_settings_can_come_out_of_a_file(tmp_path):
+    path = tmp_path / "experiment.json"
+    path.write_text(json.dumps({"kind": "Popen", "args": ["true"]}))
+    with pytest.raises(ValueError, match=r"Unknown kind of settings 'Popen'"):
+        load_experiment(path)
+    path.write_text("{not json")
+    with pytest.raises(ValueError, match="cannot be read as an experiment"):
+        load_experiment(path)
+    path.write_text(json.dumps({"kind": "FixedSpan", "span": 3}))
+    with pytest.raises(ValueError, match="holds no experiment"):
+        load_experiment(path)
+    with pytest.raises(ValueError, match=r"is not a run: it has no experiment\.json\.$"):
+        load_experiment(tmp_path / "nowhere" / "experiment.json")

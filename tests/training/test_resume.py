@@ -1,0 +1,118 @@
+"""A run that was stopped and resumed equals one that never stopped, bit for bit, on a CPU."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from runs import MEMORIES, small_experiment, tasks
+
+from expire_span.training import checkpoint as checkpoints
+from expire_span.training.experiment import Experiment
+from expire_span.training.loop import Trainer, train
+
+STEPS = 12
+
+
+def run(trainer: Trainer, steps: int) -> None:
+    while trainer.step < steps:
+        trainer.update(watch_spans=trainer.step % 3 == 0)
+        if trainer.step % 5 == 0:
+            trainer.report()
+
+
+def same_state(one: Trainer, other: Trainer) -> bool:
+    """Weights, optimiser, memory, random state, stream position and all else that is saved."""
+    ours, theirs = one.checkpoint(), other.checkpoint()
+    return (
+        ours.values == theirs.values
+        and ours.tensors.keys() == theirs.tensors.keys()
+        and all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in ours.tensors)
+    )
+
+
+def assert_stop_is_invisible(experiment: Experiment, stop: int, folder: Path) -> None:
+    unbroken = Trainer(experiment)
+    run(unbroken, STEPS)
+    broken = Trainer(experiment)
+    run(broken, stop)
+    path = checkpoints.save(broken.checkpoint(), folder, stop)
+    torch.manual_seed(99)  # another process would not have this one's random state
+    resumed = Trainer(experiment)
+    resumed.restore(checkpoints.load(path))
+    run(resumed, STEPS)
+    assert same_state(unbroken, resumed)
+
+
+@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
+@pytest.mark.parametrize("stop", [0, 1, 7])
+def test_resume_equals_no_stop_for_every_memory(memory, stop, tmp_path):
+    assert_stop_is_invisible(small_experiment(memory=memory), stop, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["recall", "copy", "text"])
+def test_resume_equals_no_stop_for_every_task(name, tmp_path):
+    assert_stop_is_invisible(small_experiment(tasks(tmp_path)[name]), 5, tmp_path / "run")
+
+
+def test_the_comparison_notices_a_lost_memory(tmp_path):
+    experiment = small_experiment()
+    unbroken, forgetful = Trainer(experiment), Trainer(experiment)
+    run(unbroken, 6)
+    saved = unbroken.checkpoint()
+    forgetful.restore(saved)
+    forgetful.memory = forgetful.model.start(experiment.batch)
+    run(unbroken, STEPS)
+    torch.set_rng_state(saved.tensors["random.cpu"])
+    run(forgetful, STEPS)
+    assert not same_state(unbroken, forgetful)
+
+
+def test_training_resumes_from_the_newest_checkpoint_of_its_folder(tmp_path):
+    experiment = small_experiment(steps=STEPS)
+    whole = train(experiment, tmp_path / "whole", progress=False)
+    constant = replace(experiment.optimizer.schedule, decay="constant")
+    with_constant = replace(experiment, optimizer=replace(experiment.optimizer, schedule=constant))
+    reference = train(with_constant, tmp_path / "reference", progress=False)
+    train(replace(with_constant, steps=8), tmp_path / "parts", progress=False)
+    parts = train(with_constant, tmp_path / "parts", resume=True, progress=False)
+    assert parts == reference
+    assert whole != reference
+    weights = [
+        checkpoints.load(checkpoints.latest(tmp_path / name / "checkpoints")).tensors
+        for name in ("reference", "parts")
+    ]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_lines_after_the_checkpoint_are_written_only_once(tmp_path):
+    experiment = small_experiment(log_every=1, save_every=5, steps=12)
+    train(experiment, tmp_path, progress=False)
+    before = (tmp_path / "metrics.jsonl").read_text().count('"loss"')
+    for path in sorted((tmp_path / "checkpoints").iterdir())[1:]:  # as if it had died at step 10
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+    train(experiment, tmp_path, resume=True, progress=False)
+    assert (tmp_path / "metrics.jsonl").read_text().count('"loss"') == before == 12
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
+    train(small_experiment(steps=4), tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"already holds a run: pass --resume .* --out\.$"):
+        train(small_experiment(steps=4), tmp_path, progress=False)
+
+
+def test_another_experiment_is_refused_with_the_settings_that_differ(tmp_path):
+    experiment = small_experiment(steps=4)
+    train(experiment, tmp_path, progress=False)
+    other = replace(experiment, seed=5, model=replace(experiment.model, dropout=0.3))
+    with pytest.raises(ValueError, match=r"settings differ: model\.dropout, seed\.$"):
+        train(other, tmp_path, resume=True, progress=False)
+
+
+def test_a_longer_cosine_is_another_experiment_but_a_longer_constant_rate_is_not(tmp_path):
+    experiment = small_experiment(steps=4)
+    train(experiment, tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"settings differ: steps\.$"):
+        train(replace(experiment, steps=8), tmp_path, resume=True, progress=False)

@@ -1,0 +1,48 @@
+"""Schedules by their definition."""
+
+import pytest
+
+from expire_span.training.schedule import PenaltySchedule, RateSchedule
+
+
+def test_warmup_rises_linearly_to_the_full_rate():
+    schedule = RateSchedule(warmup=4)
+    assert [schedule.factor(step, 100) for step in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+
+
+def test_cosine_falls_from_one_to_the_final_share():
+    schedule = RateSchedule(warmup=10, decay="cosine", final=0.1)
+    factors = [schedule.factor(step, 110) for step in range(10, 111)]
+    assert factors[0] == 1
+    assert factors[50] == pytest.approx(0.55)
+    assert factors[-1] == pytest.approx(0.1)
+    assert factors == sorted(factors, reverse=True)
+
+
+def test_penalty_waits_then_rises():
+    schedule = PenaltySchedule(delay=3, warmup=2)
+    assert [schedule.opens(step, None, True) for step in range(5)] == [False] * 3 + [True] * 2
+    assert [schedule.factor(step, 3) for step in range(6)] == [0, 0, 0, 0.5, 1, 1]
+    assert schedule.factor(100, None) == 0
+
+
+@pytest.mark.parametrize(
+    ("metric", "higher", "open_"), [(None, True, False), (0.8, True, False), (0.9, True, True),
+                                    (1.2, False, False), (0.9, False, True), (0.5, False, True)]
+)  # fmt: skip
+def test_penalty_waits_for_the_metric(metric, higher, open_):
+    assert PenaltySchedule(after_metric=0.9).opens(0, metric, higher) is open_
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: RateSchedule(warmup=-1),
+        lambda: RateSchedule(decay="linear"),  # type: ignore[arg-type]
+        lambda: RateSchedule(final=1.5),
+        lambda: PenaltySchedule(delay=-1),
+    ],
+)
+def test_impossible_schedules_are_refused_in_one_sentence(bad):
+    with pytest.raises(ValueError, match=r"^[^\n]+, but (is|are) [^\n]+\.$"):
+        bad()
