@@ -98,7 +98,8 @@ def _read(path: str | Path) -> dict[str, Tensor]:
         raise ValueError(f"There is no checkpoint at {path}: check the path.") from None
     except Exception as error:
         raise ValueError(
-            f"{path} is not a checkpoint that can be read without running code from it: {error}"
+            f"{path} is not a checkpoint that can be read without running code from it "
+            f"({type(error).__name__})."
         ) from error
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict) or not all(isinstance(t, Tensor) for t in model.values()):

@@ -193,13 +193,15 @@ class Transformer(nn.Module):
         """What a memory must have been made for to be readable here."""
         config = self.config
         return (
-            f"{type(config.memory).__name__}, {config.layers} layers, width {config.width}, "
+            f"{config.memory.stored()}, {config.layers} layers, width {config.width}, "
             f"block {config.block}, start {config.start}"
         )
 
     def _check(
         self, tokens: Tensor, memory: Memory, starts: Tensor | None, limit: int | None
     ) -> None:
+        if tokens.ndim < 2:
+            raise ValueError(f"tokens must be [rows, steps], but have shape {[*tokens.shape]}.")
         batch, length = tokens.shape[:2]
         if not 1 <= length <= self.config.block:
             raise ValueError(

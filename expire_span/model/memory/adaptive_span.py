@@ -74,7 +74,8 @@ class AdaptiveSpanKeeper(Keeper):
 
     def deadlines(self, sets: Sequence[StateSet], readable: Sequence[Tensor]) -> Deadlines:
         """i + z L + 1, one for each head: [1, H, N]."""
-        return (sets[0].times + (self.ratio * self.max_span + 1)[None, :, None],)
+        ratio = self.ratio.to(torch.promote_types(self.ratio.dtype, torch.float32))
+        return (sets[0].times + (ratio * self.max_span + 1)[None, :, None],)
 
     def keep(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> RecentMemory:
         """As many of the last states as the head that looks furthest can see."""

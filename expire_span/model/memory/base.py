@@ -121,6 +121,10 @@ class MemoryPolicy(ABC):
     def check(self, block: int) -> None:  # noqa: B027, most policies fit any block
         """Raise ValueError if the policy does not fit blocks of this length."""
 
+    def stored(self) -> str:
+        """What a memory of this policy is, so that no model reads another kind's."""
+        return type(self).__name__
+
     def longest_learned_span(self) -> int | None:
         """The most that learned spans of single memories can reach; None if there are none."""
         return None

@@ -57,6 +57,10 @@ class Compressive(MemoryPolicy):
                 f"{self.rate}."
             )
 
+    def stored(self) -> str:
+        """Slots mean something only together with their size and place."""
+        return f"Compressive({self.span}, {self.compressed}, {self.rate})"
+
     def build(self, width: int, heads: int, block: int) -> Keeper:
         """The policy at work in one layer."""
         return CompressiveKeeper(self)

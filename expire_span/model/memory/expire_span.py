@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from expire_span.model.memory.base import (
@@ -204,9 +205,11 @@ class ExpireSpanKeeper(Keeper):
 
     def _predict(self, readable: Tensor) -> Tensor:
         """e = L sigmoid((w . h + b) / divisor), never in less than float32."""
+        weight, bias = self.predictor.weight, self.predictor.bias
+        precise = torch.promote_types(weight.dtype, torch.float32)
         with torch.autocast(readable.device.type, enabled=False):
-            precise = readable.to(self.predictor.weight.dtype)
-            logit = self.predictor(precise).squeeze(-1) / self.policy.divisor
+            logit = F.linear(readable.to(precise), weight.to(precise), bias.to(precise))
+            logit = logit.squeeze(-1) / self.policy.divisor
         return self.policy.max_span * torch.sigmoid(logit)
 
 

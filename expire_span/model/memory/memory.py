@@ -53,6 +53,7 @@ class Memory(State):
         """The memory of the given rows (indices, or bool [B]), in that order."""
         if rows.dtype == torch.bool:
             rows = torch.nonzero(self._marked(rows)).squeeze(1)
+        rows = torch.where(rows < 0, rows + self.batch, rows)
         return replace(
             self,
             layers=tuple(layer.select(rows) for layer in self.layers),

@@ -33,8 +33,8 @@ def soft_weight(deadline: Tensor, time: Tensor, ramp: int) -> Tensor:
 
 
 def is_alive(deadline: Tensor, time: int, ramp: int) -> Tensor:
-    """Whether any weight is left at `time`."""
-    return deadline + ramp > time
+    """Whether any weight is left at `time`, by the very formula that gives the weight."""
+    return soft_weight(deadline, torch.full_like(deadline, time), ramp) > 0
 
 
 def steps_seen(
