@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from expire_span.model.attention import SpanSelfAttention
 from expire_span.model.config import TransformerConfig
-from expire_span.model.memory import Deadlines, LayerMemory, Window
+from expire_span.model.memory import Deadlines, Kept, LayerMemory, Window
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class LayerStep:
     """What one layer gives back for one block."""
 
     states: Tensor  # [B, T, D]
-    memory: LayerMemory
+    kept: Kept
     penalty: Tensor  # scalar, weighted
     deadlines: Deadlines
     live: Tensor  # scalar
@@ -77,7 +77,7 @@ class Layer(nn.Module):
             attended = self.attention(present, sets, readable, deadlines, positions)
         return LayerStep(
             states=states if dropped else self._residual(states, attended),
-            memory=self.keeper.keep(sets, deadlines, window),
+            kept=self.keeper.keep(sets, deadlines, window),
             penalty=torch.zeros_like(penalty) if dropped else penalty,
             deadlines=deadlines,
             live=self.keeper.live(sets, deadlines, window),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from expire_span.model.config import TransformerConfig
 from expire_span.model.layer import Layer, LayerStep
-from expire_span.model.memory import Deadlines, Memory, Window
+from expire_span.model.memory import Deadlines, LayerMemory, Memory, Window, settle_all
 from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ports import Head, TokenHead, TokenInput
 
@@ -154,16 +154,17 @@ class Transformer(nn.Module):
         for layer, layer_memory, skip in zip(self.layers, memory.layers, dropped, strict=True):
             steps.append(layer(states, layer_memory, window, self.positions, dropped=skip))
             states = steps[-1].states
+        kept = settle_all([step.kept for step in steps])
         return Step(
             hidden=self.final_norm(states),
             memory=replace(
                 memory,
-                layers=tuple(step.memory for step in steps),
+                layers=kept,
                 origin=window.next_origin(),
                 clock=memory.clock + window.length,
             ),
             penalty=torch.stack([step.penalty for step in steps]).sum(),
-            stats=_stats(steps),
+            stats=_stats(steps, kept),
             deadlines=tuple(step.deadlines for step in steps),
             head=self.head,
         )
@@ -256,12 +257,12 @@ class Transformer(nn.Module):
                     parameter.div_((2 * self.config.layers) ** 0.5)
 
 
-def _stats(steps: list[LayerStep]) -> MemoryStats:
+def _stats(steps: list[LayerStep], kept: tuple[LayerMemory, ...]) -> MemoryStats:
     with torch.no_grad():
         live = torch.stack([step.live for step in steps]).detach()
         return MemoryStats(
             live=live,
-            held=live.new_tensor([step.memory.held() for step in steps]),
+            held=live.new_tensor([memory.held() for memory in kept]),
             mean_span=torch.stack([step.spans.float().mean() for step in steps]),
             max_span=torch.stack([step.spans.float().max() for step in steps]),
         )

@@ -1,7 +1,15 @@
 """Memory policies: one room each. A new one is registered by one line in `POLICIES`."""
 
 from expire_span.model.memory.adaptive_span import AdaptiveSpan
-from expire_span.model.memory.base import Deadlines, Keeper, LayerMemory, MemoryPolicy, StateSet
+from expire_span.model.memory.base import (
+    Deadlines,
+    Keeper,
+    Kept,
+    LayerMemory,
+    MemoryPolicy,
+    StateSet,
+    settle_all,
+)
 from expire_span.model.memory.compressive import Compressive
 from expire_span.model.memory.expire_span import ExpireSpan
 from expire_span.model.memory.fixed_span import FixedSpan
@@ -16,11 +24,13 @@ __all__ = [
     "ExpireSpan",
     "FixedSpan",
     "Keeper",
+    "Kept",
     "LayerMemory",
     "Memory",
     "MemoryPolicy",
     "StateSet",
     "Window",
+    "settle_all",
 ]
 
 POLICIES: dict[str, type[MemoryPolicy]] = {

@@ -6,7 +6,6 @@ span is the same for every state and differs only between heads and layers.
 Shapes: B rows, H heads, N states of a row.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from expire_span.model.memory.base import (
     positive,
 )
 from expire_span.model.memory.recent import RecentMemory, last_states, recent_states
+from expire_span.model.memory.state import State
 from expire_span.model.memory.window import Window
 
 
@@ -53,6 +53,22 @@ class AdaptiveSpan(MemoryPolicy):
         return self.max_span
 
 
+@dataclass(frozen=True)
+class ShrinkingMemory(State):
+    """What `AdaptiveSpanKeeper.keep` returns: how many states are needed, the device knows."""
+
+    states: Tensor  # [B, N, D]
+    needed: Tensor  # int64 scalar
+
+    def pending(self) -> Tensor:
+        """How many of the last states are needed."""
+        return self.needed
+
+    def settle(self, number: int) -> RecentMemory:
+        """The memory with that many."""
+        return RecentMemory(last_states(self.states, number))
+
+
 class AdaptiveSpanKeeper(Keeper):
     """A sliding window that shrinks to the longest span among the heads."""
 
@@ -77,10 +93,13 @@ class AdaptiveSpanKeeper(Keeper):
         ratio = self.ratio.to(torch.promote_types(self.ratio.dtype, torch.float32))
         return (sets[0].times + (ratio * self.max_span + 1)[None, :, None],)
 
-    def keep(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> RecentMemory:
+    def keep(
+        self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window
+    ) -> "ShrinkingMemory":
         """As many of the last states as the head that looks furthest can see."""
-        furthest = math.ceil(self.ratio.detach().max().item() * self.max_span + self.ramp)
-        return RecentMemory(last_states(sets[0].states, min(self.max_span, furthest)))
+        furthest = torch.ceil(self.ratio.detach().double().max() * self.max_span + self.ramp)
+        states = last_states(sets[0].states, self.max_span)
+        return ShrinkingMemory(states, furthest.long())
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
         """z L of each head."""

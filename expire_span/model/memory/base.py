@@ -12,7 +12,7 @@ Shapes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,31 @@ class LayerMemory(State, ABC):
     @abstractmethod
     def select(self, rows: Tensor) -> Self:
         """The memory of the given rows (int64), in that order; a row may be taken twice."""
+
+
+class Unsettled(Protocol):
+    """Memory of which only the device knows how much there is."""
+
+    def pending(self) -> Tensor:
+        """The number that decides it, int64."""
+        ...
+
+    def settle(self, number: int) -> LayerMemory:
+        """The memory, once that number is known."""
+        ...
+
+
+Kept = LayerMemory | Unsettled
+
+
+def settle_all(memories: Sequence[Kept]) -> tuple[LayerMemory, ...]:
+    """Settle the memories of all layers with a single read from the device."""
+    waiting = [memory.pending() for memory in memories if not isinstance(memory, LayerMemory)]
+    numbers = iter(torch.stack(waiting).tolist() if waiting else [])
+    return tuple(
+        memory if isinstance(memory, LayerMemory) else memory.settle(next(numbers))
+        for memory in memories
+    )
 
 
 @dataclass(frozen=True)
@@ -78,7 +103,7 @@ class Keeper(nn.Module, ABC):
         """What this block may read. The first set ends with the block's own states [B, T, D]."""
 
     @abstractmethod
-    def keep(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> LayerMemory:
+    def keep(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Kept:
         """What remains of the sets for the next block."""
 
     @abstractmethod

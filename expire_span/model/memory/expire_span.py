@@ -34,8 +34,9 @@ from expire_span.model.memory.base import (
     not_negative,
     positive,
 )
-from expire_span.model.memory.packed import PackedStates
+from expire_span.model.memory.packed import PackedStates, Pool, rank_in_row
 from expire_span.model.memory.recent import last_states, recent_states
+from expire_span.model.memory.state import State
 from expire_span.model.memory.window import Window
 from expire_span.model.ops.ramp import is_alive, ramp_charge
 from expire_span.model.ops.span_attention import Visibility, rows_of
@@ -108,12 +109,29 @@ class ExpiringMemory(LayerMemory):
 
     def clear(self, rows: Tensor) -> Self:
         """Zero the near states of the marked rows, and drop their far ones."""
+        everyone = torch.arange(len(rows), device=rows.device)
         near = self.near.masked_fill(rows[:, None, None], 0)
-        return replace(self, near=near, far=self.far.without(rows))
+        return replace(self, near=near, far=self.far.select(everyone, emptied=rows))
 
     def select(self, rows: Tensor) -> Self:
         """The memory of the given rows."""
         return replace(self, near=self.near[rows], far=self.far.select(rows))
+
+
+@dataclass(frozen=True)
+class UnsettledMemory(State):
+    """What `ExpireSpanKeeper.keep` returns: only the device knows which older states stay."""
+
+    near: Tensor
+    pool: Pool
+
+    def pending(self) -> Tensor:
+        """How many older states stay, in all rows together."""
+        return self.pool.offsets[-1]
+
+    def settle(self, number: int) -> ExpiringMemory:
+        """The memory with that many."""
+        return ExpiringMemory(self.near, self.pool.take(number))
 
 
 class ExpireSpanKeeper(Keeper):
@@ -158,7 +176,7 @@ class ExpireSpanKeeper(Keeper):
 
     def keep(
         self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window
-    ) -> ExpiringMemory:
+    ) -> UnsettledMemory:
         """The last block of states, and of all older ones those alive when the next block begins.
 
         A cut span (`limit`) hides memories but deletes none, so it plays no part here.
@@ -175,14 +193,13 @@ class ExpireSpanKeeper(Keeper):
 
         alive = is_alive(deadline, window.length, self.ramp)
         alive &= window.episode_end(times, rows) >= window.length
-        index = torch.nonzero(alive).squeeze(1)
-        index = index[deadline[index].argsort(descending=True, stable=True)]
-        index = index[rows[index].argsort(stable=True)]
+        nowhere = torch.full_like(rows, batch)  # the row of what is deleted, after all others
+        rows = torch.where(alive, rows, nowhere)
         if self.policy.budget is not None:
-            index = index[_rank_in_row(rows[index]) < self.policy.budget]
-        times = times[index] - window.length
-        kept = PackedStates.of(states[index], times, rows[index], batch)
-        return ExpiringMemory(last_states(near.states, self.block), kept)
+            over = rank_in_row(rows, deadline) >= self.policy.budget
+            rows = torch.where(over, nowhere, rows)
+        pool = Pool.sort(states, times - window.length, rows, deadline, batch)
+        return UnsettledMemory(last_states(near.states, self.block), pool)
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
         """e of the block's own states, [B, T]."""
@@ -219,11 +236,6 @@ def _far_deadlines(deadlines: Deadlines, leaving: int) -> Tensor:
     assert near is not None
     assert far is not None
     return torch.cat([far, near[:, 0, :leaving].flatten()]).detach()
-
-
-def _rank_in_row(rows: Tensor) -> Tensor:
-    """Place of each entry within its row: rows [0, 0, 2, 2, 2] give [0, 1, 0, 1, 2]."""
-    return torch.arange(len(rows), device=rows.device) - torch.searchsorted(rows, rows)
 
 
 def _one_of(allowed: tuple[str, ...], **values: str) -> None:
