@@ -74,7 +74,7 @@ def make_model(case: Case, *, seed: int = 1, **settings: Any) -> Transformer:
     """A small float64 model in evaluation mode, whose spans differ from state to state."""
     torch.manual_seed(seed)
     sizes = {"vocab": VOCAB, "layers": 2, "width": 8, "heads": 2, "feedforward": 12}
-    sizes |= {"block": case.block, "memory": case.memory}
+    sizes |= {"block": case.block, "memory": case.memory, "attention": "reference"}
     model = Transformer(TransformerConfig(**sizes | settings)).double().eval()
     for module in model.modules():
         _scatter(module)

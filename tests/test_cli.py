@@ -8,6 +8,7 @@ from expire_span.cli import main
 from expire_span.experiments import EXPERIMENTS
 
 TINY = "--steps 3 --batch 2 --evaluation.blocks 2 --evaluation.batch 2 --save-every 2".split()
+TINY += ["--device", "cpu"]
 
 
 def test_list_names_every_experiment(capsys):
@@ -31,7 +32,7 @@ def test_train_then_resume_then_evaluate(tmp_path, capsys):
     trained = json.loads(capsys.readouterr().out)
     main(["train", "recall", *TINY, "--out", run, "--model.memory.ramp", "5", "--resume"])
     assert json.loads(capsys.readouterr().out) == trained
-    main(["evaluate", run, "--split", "valid"])
+    main(["evaluate", run, "--split", "valid", "--device", "cpu"])
     evaluated = json.loads(capsys.readouterr().out)
     assert evaluated["accuracy"] == trained["accuracy"]
     saved = json.loads((tmp_path / "run" / "experiment.json").read_text())
@@ -77,7 +78,7 @@ def test_the_memory_policy_can_be_swapped(policy, options, tmp_path, capsys):
         (["train", "text", "--task.path", "nowhere.txt"], "There is no file nowhere.txt"),
         (["evaluate", "nowhere"], "is not a run"),
         (["train", "recall", "--model.heads", "3"], "heads must divide width"),
-        (["train", "recall", "--model.memory.ramp", "0"], "ramp must be at least 1"),
+        (["train", "recall", "--model.memory.ramp", "0"], "ramp must be a whole number of at least 1"),
     ],
 )
 def test_mistakes_end_in_one_sentence(arguments, sentence, tmp_path, capsys, monkeypatch):

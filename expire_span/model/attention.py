@@ -15,13 +15,15 @@ from expire_span.model.ops.span_attention import KeySet, span_attention
 
 
 class SpanSelfAttention(nn.Module):
-    """Projects states to queries, keys and values, and attends; no biases, as in the paper."""
+    """Projects states to queries, keys and values, and attends; no biases, as in the paper.
+
+    The projection `out` is applied by the layer, together with all that follows it.
+    """
 
     def __init__(self, config: TransformerConfig, ramp: int):
         super().__init__()
         self.heads = config.heads
         self.dropout = config.dropout
-        self.impl = config.attention
         self.ramp = ramp
         self.query = nn.Linear(config.width, config.width, bias=False)
         self.key = nn.Linear(config.width, config.width, bias=False)
@@ -35,8 +37,9 @@ class SpanSelfAttention(nn.Module):
         readable: Sequence[Tensor],
         deadlines: Deadlines,
         positions: Tensor,
+        impl: str,
     ) -> Tensor:
-        """What the block reads from its memory and from itself.
+        """What the block reads from its memory and from itself, [B, T, D], not yet projected.
 
         Args:
             present: [B, T, D], the block's states, from which queries are made.
@@ -44,6 +47,7 @@ class SpanSelfAttention(nn.Module):
             readable: the states of each set as keys and values see them.
             deadlines: when each of them starts to fade.
             positions: [P, E], the table of all positions.
+            impl: which implementation of span attention computes it.
         """
         key_sets = [
             KeySet(
@@ -57,10 +61,8 @@ class SpanSelfAttention(nn.Module):
         ]
         queries = self._split(self.query(present))
         dropout = self.dropout if self.training else 0.0
-        attended = span_attention(
-            queries, key_sets, ramp=self.ramp, dropout=dropout, impl=self.impl
-        )
-        return self.out(attended.flatten(-2))
+        attended = span_attention(queries, key_sets, ramp=self.ramp, dropout=dropout, impl=impl)
+        return attended.flatten(-2)
 
     def _split(self, states: Tensor) -> Tensor:
         """[..., D] -> [..., H, E]"""

@@ -5,7 +5,7 @@ from typing import Literal
 
 from expire_span.model.memory import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan
 from expire_span.model.memory.base import positive
-from expire_span.model.ops.span_attention import IMPLEMENTATIONS
+from expire_span.model.ops.span_attention import AUTOMATIC, IMPLEMENTATIONS
 
 AnyMemory = ExpireSpan | FixedSpan | AdaptiveSpan | Compressive
 
@@ -38,8 +38,8 @@ class TransformerConfig:
     """What a row remembers at first: nothing, or zero states, as the original release has it."""
     init: Literal["torch", "glorot"] = "torch"
     """Linear layers as PyTorch draws them, or Glorot uniform for all matrices."""
-    attention: str = "reference"
-    """Which implementation of span attention computes it."""
+    attention: str = AUTOMATIC
+    """Which implementation of span attention computes it: auto, reference or fused."""
 
     def __post_init__(self) -> None:
         positive(
@@ -56,12 +56,14 @@ class TransformerConfig:
             )
         for name in ("dropout", "layer_drop"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is a probability below 1, but is {getattr(self, name)}.")
+                raise ValueError(
+                    f"{name} is a probability from 0 to below 1, but is {getattr(self, name)}."
+                )
         choices = {
             "norm": ("post", "pre"),
             "start": ("empty", "zeros"),
             "init": ("torch", "glorot"),
-            "attention": tuple(IMPLEMENTATIONS),
+            "attention": (AUTOMATIC, *IMPLEMENTATIONS),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from expire_span.model.attention import SpanSelfAttention
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import Deadlines, Kept, LayerMemory, Window
+from expire_span.model.ops.span_attention import AUTOMATIC
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,19 @@ class Layer(nn.Module):
         memory: LayerMemory,
         window: Window,
         positions: Tensor,
+        impl: str = AUTOMATIC,
         dropped: bool = False,
     ) -> LayerStep:
         """One block through the layer.
 
-        A dropped layer passes its input on and pays no penalty, yet its memory is still written and
-        still expires.
+        Args:
+            states: [B, T, D].
+            memory: what this layer remembers.
+            window: who may see whom.
+            positions: [P, E], the table of all positions.
+            impl: which implementation of span attention computes it.
+            dropped: the layer passes its input on and pays no penalty, yet its memory is still
+                written and still expires.
         """
         sets = self.keeper.read(memory, states, window)
         with torch.no_grad() if dropped else nullcontext():
@@ -74,9 +82,9 @@ class Layer(nn.Module):
             penalty = self.keeper.penalty(sets, deadlines, window)
         if not dropped:
             present = readable[0][:, -window.length :]
-            attended = self.attention(present, sets, readable, deadlines, positions)
+            attended = self.attention(present, sets, readable, deadlines, positions, impl)
         return LayerStep(
-            states=states if dropped else self._residual(states, attended),
+            states=states if dropped else self._after_attention(states, attended),
             kept=self.keeper.keep(sets, deadlines, window),
             penalty=torch.zeros_like(penalty) if dropped else penalty,
             deadlines=deadlines,
@@ -88,9 +96,10 @@ class Layer(nn.Module):
         """States as queries, keys, values and the span predictor see them."""
         return self.attention_norm(states) if self.pre_norm else states
 
-    def _residual(self, states: Tensor, attended: Tensor) -> Tensor:
+    def _after_attention(self, states: Tensor, attended: Tensor) -> Tensor:
+        """The rest of the layer: [B, T, D] and what attention gave, [B, T, D] -> [B, T, D]."""
+        states = states + self.attention.out(attended)
         if self.pre_norm:
-            states = states + attended
             return states + self.feedforward(self.feedforward_norm(states))
-        states = self.attention_norm(states + attended)
+        states = self.attention_norm(states)
         return self.feedforward_norm(states + self.feedforward(states))

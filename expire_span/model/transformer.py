@@ -20,6 +20,7 @@ from expire_span.model.config import TransformerConfig
 from expire_span.model.layer import Layer, LayerStep
 from expire_span.model.memory import Deadlines, LayerMemory, Memory, Window, settle_all
 from expire_span.model.ops.ramp import NEVER
+from expire_span.model.ops.span_attention import choose
 from expire_span.model.ports import Head, TokenHead, TokenInput
 
 
@@ -151,8 +152,9 @@ class Transformer(nn.Module):
         states = self.inputs(tokens)
         steps: list[LayerStep] = []
         dropped = self._dropped(generator)
+        impl = self._implementation()
         for layer, layer_memory, skip in zip(self.layers, memory.layers, dropped, strict=True):
-            steps.append(layer(states, layer_memory, window, self.positions, dropped=skip))
+            steps.append(layer(states, layer_memory, window, self.positions, impl, dropped=skip))
             states = steps[-1].states
         kept = settle_all([step.kept for step in steps])
         return Step(
@@ -173,6 +175,11 @@ class Transformer(nn.Module):
         """The layers, first to last."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
+    def compile_layers(self) -> None:
+        """Compile the layers, each as one graph; all of them share a few, however memory grows."""
+        for layer in self.stack():
+            layer.compile(fullgraph=True)
+
     def clamp_parameters(self) -> None:
         """Bring learned spans back into their range; call it after each optimiser update."""
         for layer in self.stack():
@@ -182,6 +189,13 @@ class Transformer(nn.Module):
         drawn = self.config.memory.draw_limit(generator) if self.training else None
         given = [one for one in (limit, drawn) if one is not None]
         return min(given) if given else None
+
+    def _implementation(self) -> str:
+        """Which span attention computes this call, by device and type."""
+        device, dtype = self.positions.device, self.positions.dtype
+        if torch.is_autocast_enabled(device.type):
+            dtype = torch.get_autocast_dtype(device.type)
+        return choose(self.config.attention, device, dtype, self.config.head_width)
 
     def _dropped(self, generator: torch.Generator | None) -> list[bool]:
         """Which layers this training step skips."""
@@ -262,7 +276,7 @@ def _stats(steps: list[LayerStep], kept: tuple[LayerMemory, ...]) -> MemoryStats
         live = torch.stack([step.live for step in steps]).detach()
         return MemoryStats(
             live=live,
-            held=live.new_tensor([memory.held() for memory in kept]),
+            held=torch.stack([live.new_full((), memory.held()) for memory in kept]),
             mean_span=torch.stack([step.spans.float().mean() for step in steps]),
             max_span=torch.stack([step.spans.float().max() for step in steps]),
         )

@@ -83,6 +83,8 @@ class Experiment:
     """Updates between checkpoints."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of matrix products; auto takes bfloat16 on a GPU that has it."""
+    compile: bool = True
+    """Compile the model if it runs on a GPU; takes a minute at the start."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda, cuda:1 ..."""
 

@@ -24,7 +24,7 @@ from expire_span.training.records import differences, load_experiment, save_expe
 
 EXPERIMENT_FILE, CHECKPOINTS = "experiment.json", "checkpoints"
 # Settings that say how a run is watched or where it is computed, not what its next update is.
-FREE_ON_RESUME = ("log_every", "save_every", "device", "evaluation.")
+FREE_ON_RESUME = ("log_every", "save_every", "device", "compile", "evaluation.")
 
 
 class Trainer:
@@ -35,6 +35,8 @@ class Trainer:
         self.device = choose_device(experiment.device)
         torch.manual_seed(experiment.seed)  # governs initial weights and dropout
         self.model = Transformer(experiment.model).to(self.device)
+        if experiment.compile and self.device.type == "cuda":
+            self.model.compile_layers()
         self.optimizer = build_optimizer(self.model, experiment.optimizer)
         self.draws = torch.Generator().manual_seed(experiment.seed)  # draws that shape memory
         self.stream = experiment.task.stream("train", experiment.batch, experiment.seed)

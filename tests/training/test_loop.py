@@ -189,7 +189,7 @@ def test_an_endless_stream_needs_a_number_of_blocks():
 
 def test_a_trained_run_can_be_loaded(tmp_path):
     result = train(small_experiment(), tmp_path, progress=False)
-    experiment, model = load_run(tmp_path)
+    experiment, model = load_run(tmp_path, device="cpu")
     settings = experiment.evaluation
     again = evaluate(model, experiment.task, "valid", batch=settings.batch, blocks=settings.blocks)
     assert again == result

@@ -160,14 +160,14 @@ class MemoryPolicy(ABC):
 
 
 def positive(**values: int) -> None:
-    """Raise ValueError for the first value below 1."""
+    """Raise ValueError for the first value that is no whole number of at least 1."""
     for name, value in values.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, but is {value}.")
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, but is {value}.")
 
 
 def not_negative(**values: float) -> None:
     """Raise ValueError for the first value below 0."""
     for name, value in values.items():
-        if value < 0:
+        if not value >= 0:  # nan is neither
             raise ValueError(f"{name} must not be negative, but is {value}.")

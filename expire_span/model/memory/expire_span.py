@@ -70,7 +70,7 @@ class ExpireSpan(MemoryPolicy):
         not_negative(penalty=self.penalty)
         if not 0 < self.initial < 1:
             raise ValueError(f"initial is a share between 0 and 1, but is {self.initial}.")
-        if self.divisor <= 0:
+        if not self.divisor > 0:
             raise ValueError(f"divisor must be above 0, but is {self.divisor}.")
         if self.budget is not None:
             not_negative(budget=self.budget)
@@ -196,7 +196,7 @@ class ExpireSpanKeeper(Keeper):
         nowhere = torch.full_like(rows, batch)  # the row of what is deleted, after all others
         rows = torch.where(alive, rows, nowhere)
         if self.policy.budget is not None:
-            over = rank_in_row(rows, deadline) >= self.policy.budget
+            over = rank_in_row(rows, deadline, batch) >= self.policy.budget
             rows = torch.where(over, nowhere, rows)
         pool = Pool.sort(states, times - window.length, rows, deadline, batch)
         return UnsettledMemory(last_states(near.states, self.block), pool)

@@ -39,6 +39,8 @@ class Memory(State):
     def reset(self, rows: Tensor) -> "Memory":
         """The same memory with the given rows as at the very start.
 
+        The clock goes on for all rows alike, so compressed slots stay aligned to it.
+
         Args:
             rows: bool [B], or indices of rows.
         """

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from expire_span.model.memory.state import State
-from expire_span.model.ops.span_attention import rows_of
+from expire_span.model.ops.span_attention import offsets_of, rows_of
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,7 @@ class Pool(State):
     @classmethod
     def sort(cls, states: Tensor, times: Tensor, rows: Tensor, worth: Tensor, batch: int) -> "Pool":
         """Those with a row below `batch` stay; within a row the worthiest come first."""
-        order = _by_row(rows, worth)
-        bounds = torch.arange(batch + 1, device=rows.device)
-        return cls(states, times, order, torch.searchsorted(rows[order], bounds))
+        return cls(states, times, _by_row(rows, worth), offsets_of(rows, batch))
 
     def take(self, count: int) -> PackedStates:
         """The `count` states that stay."""
@@ -79,14 +77,14 @@ class Pool(State):
         return PackedStates(self.states[index], self.times[index], self.offsets)
 
 
-def rank_in_row(rows: Tensor, worth: Tensor) -> Tensor:
+def rank_in_row(rows: Tensor, worth: Tensor, batch: int) -> Tensor:
     """Place of each entry among those of its row, the worthiest first, from 0.
 
     Example: rows [0, 1, 0, 0], worth [5., 1., 9., 7.] give [2, 0, 0, 1].
     """
     order = _by_row(rows, worth)
-    ordered = rows[order]
-    places = torch.arange(len(rows), device=rows.device) - torch.searchsorted(ordered, ordered)
+    begins = offsets_of(rows, batch)[rows[order]]
+    places = torch.arange(len(rows), device=rows.device) - begins
     return torch.zeros_like(places).scatter(0, order, places)
 
 

@@ -22,16 +22,29 @@ Shapes
     N keys of a row in a dense set, M keys of all rows in a packed set
 """
 
+import logging
 from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from expire_span.model.ops.span_attention.checks import check
-from expire_span.model.ops.span_attention.keys import KeySet, Visibility, rows_of
+from expire_span.model.ops.span_attention.fused import DTYPES, WIDTHS, fused_attention
+from expire_span.model.ops.span_attention.keys import KeySet, Visibility, offsets_of, rows_of
 from expire_span.model.ops.span_attention.reference import reference_attention
 
-__all__ = ["IMPLEMENTATIONS", "KeySet", "Visibility", "rows_of", "span_attention"]
+__all__ = [
+    "AUTOMATIC",
+    "IMPLEMENTATIONS",
+    "KeySet",
+    "Visibility",
+    "choose",
+    "rows_of",
+    "span_attention",
+]
 
 
 class Implementation(Protocol):
@@ -42,7 +55,11 @@ class Implementation(Protocol):
     ) -> Tensor: ...
 
 
-IMPLEMENTATIONS: dict[str, Implementation] = {"reference": reference_attention}
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "reference": reference_attention,
+    "fused": fused_attention,
+}
+AUTOMATIC = "auto"
 
 
 def span_attention(
@@ -60,12 +77,31 @@ def span_attention(
         key_sets: the keys, their values and what decides how far each is seen.
         ramp: steps over which a key fades after its deadline.
         dropout: probability of dropping an attention weight after normalisation.
-        impl: which implementation computes it; never replaced silently by another.
+        impl: which implementation computes it; never replaced silently by another. "auto" takes
+            the fastest for the device and the shapes, and says once which that is.
 
     Returns:
         [B, T, H, E]
     """
     check(queries, key_sets, ramp)
-    if impl not in IMPLEMENTATIONS:
-        raise ValueError(f"Unknown attention {impl!r}: choose one of {', '.join(IMPLEMENTATIONS)}.")
+    impl = choose(impl, queries.device, queries.dtype, queries.shape[-1])
     return IMPLEMENTATIONS[impl](queries, key_sets, ramp=ramp, dropout=dropout)
+
+
+def choose(impl: str, device: torch.device, dtype: torch.dtype, width: int) -> str:
+    """The implementation of that name; "auto" is the fastest for such queries."""
+    if impl in IMPLEMENTATIONS:
+        return impl
+    if impl != AUTOMATIC:
+        choices = ", ".join([AUTOMATIC, *IMPLEMENTATIONS])
+        raise ValueError(f"Unknown attention {impl!r}: choose one of {choices}.")
+    fits = dtype in DTYPES and width in WIDTHS
+    on_gpu = device.type == "cuda" and find_spec("triton") is not None
+    fastest = "fused" if fits and on_gpu else "reference"
+    _say_once(fastest, device.type)
+    return fastest
+
+
+@cache
+def _say_once(impl: str, device: str) -> None:
+    logging.getLogger("expire_span").info("Span attention on %s: %s.", device, impl)

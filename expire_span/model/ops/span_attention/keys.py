@@ -56,5 +56,13 @@ class KeySet:
 
 def rows_of(offsets: Tensor, count: int) -> Tensor:
     """Row of each packed key: offsets [0, 2, 2, 5] give [0, 0, 2, 2, 2]."""
-    rows = torch.arange(len(offsets) - 1, device=offsets.device)
-    return torch.repeat_interleave(rows, offsets.diff(), output_size=count)
+    # A key's row is the number of rows that begin, after the first one, at or before it.
+    begins = offsets.new_zeros(count + 1)
+    begins = begins.scatter_add(0, offsets[1:-1], torch.ones_like(offsets[1:-1]))
+    return begins.cumsum(0)[:count]
+
+
+def offsets_of(rows: Tensor, batch: int) -> Tensor:
+    """The reverse, for rows in any order: int64 [batch + 1]; rows from `batch` on do not count."""
+    counts = rows.new_zeros(batch + 1).scatter_add(0, rows, torch.ones_like(rows))
+    return torch.nn.functional.pad(counts[:-1].cumsum(0), (1, 0))

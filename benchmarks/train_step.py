@@ -1,0 +1,277 @@
+"""One training step of the paper's enwik8 model: time, memory, and what it could be at best.
+
+    python benchmarks/train_step.py                                  Expire-Span, every span 819
+    python benchmarks/train_step.py --spans fixed:328
+    python benchmarks/train_step.py --spans heavy:-4,2 --budget 4096
+    python benchmarks/train_step.py --memory fixed --max-span 2048   Transformer-XL
+    python benchmarks/train_step.py --profile                        where the time goes, by kernel
+
+Sizes are the paper's: 12 layers, D 512, 8 heads, feed-forward 2048, B 64, K 512, dropout 0.3, L
+16,384, R 128. A step is all of it: data, forward, backward, clipping, Adam, memory. Spans are held
+where the case wants them by giving their parameters a rate of zero; memory is first filled until it
+no longer grows. The floor, measured in the same run, is plain layers with stock flash attention
+over as many old states as are live, without mask, positions or dropout.
+
+Before anything is timed, losses and gradients of a smaller batch are compared with the reference;
+a case that differs is not timed, and the exit status is 1. Prints a table and one JSON line.
+"""
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
+
+import expire_span as es
+from expire_span.model.config import AnyMemory
+from expire_span.model.memory.expire_span import ExpireSpanKeeper
+from expire_span.tasks import Text
+from expire_span.training.evaluation import autocast
+from expire_span.training.experiment import Experiment, OptimizerConfig
+from expire_span.training.loop import Trainer
+
+MARGIN = 1.5  # how far off a step may be, as a multiple of what bfloat16 does to the reference
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--memory", default="expire", help="expire, fixed, adaptive, compressive")
+    parser.add_argument("--spans", default="fixed:819", help="fixed:STEPS or heavy:MEAN,DEVIATION")
+    parser.add_argument("--max-span", type=int, default=16384)
+    parser.add_argument("--budget", type=int)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--dropout", type=float, default=0.3)
+    parser.add_argument("--attention", default="fused")
+    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--steps", type=int, default=20, help="timed steps")
+    parser.add_argument("--fill", type=int, help="steps before timing; enough to fill memory if 0")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--no-floor", action="store_true")
+    return parser.parse_args()
+
+
+def policy(args: argparse.Namespace) -> AnyMemory:
+    """The memory policy of the case."""
+    span = args.max_span
+    if args.memory == "fixed":
+        return es.FixedSpan(span)
+    if args.memory == "adaptive":
+        return es.AdaptiveSpan(span, 128, penalty=1e-6, initial=0.1)
+    if args.memory == "compressive":
+        return es.Compressive(1024, 1024, 4)
+    return es.ExpireSpan(span, 128, penalty=1e-6, initial=0.02, budget=args.budget)
+
+
+def experiment(args: argparse.Namespace, path: Path) -> Experiment:
+    """The paper's small enwik8 model."""
+    return Experiment(
+        task=Text(str(path)),
+        model=es.TransformerConfig(
+            vocab=256,
+            layers=args.layers,
+            width=512,
+            heads=8,
+            feedforward=2048,
+            block=512,
+            memory=policy(args),
+            dropout=args.dropout,
+            attention=args.attention,
+        ),
+        optimizer=OptimizerConfig(rate=1e-5, span_rate=0.0, clip=0.3),
+        batch=args.batch,
+        compile=not args.no_compile,
+        device="cuda",
+    )
+
+
+@torch.no_grad()
+def set_spans(model: es.Transformer, spans: str, max_span: int) -> None:
+    """Give the predictors weights that make the wanted spans."""
+    kind, _, numbers = spans.partition(":")
+    for layer in model.stack():
+        if not isinstance(layer.keeper, ExpireSpanKeeper):
+            return
+        predictor = layer.keeper.predictor
+        if kind == "fixed":
+            share = float(numbers) / max_span
+            predictor.bias.fill_(math.log(share / (1 - share)))
+        else:
+            mean, deviation = map(float, numbers.split(","))
+            # States are normed: w . h has the deviation of w's norm.
+            predictor.weight.normal_(std=deviation / predictor.in_features**0.5)
+            predictor.bias.fill_(mean)
+
+
+def gradients(trainer: Trainer, spans: str, max_span: int) -> Tensor:
+    """Losses of a few blocks and all their gradients, in one vector."""
+    torch.manual_seed(1)
+    set_spans(trainer.model, spans, max_span)
+    memory, losses = trainer.memory, []
+    for _ in range(6):
+        batch = trainer.stream.read(512).to("cuda")
+        with autocast(trainer.device, trainer.experiment.precision):
+            step = trainer.model(batch.inputs, memory)
+            nll = trainer.model.head.nll(step.hidden, batch.targets)
+        losses.append(nll.mean() + step.penalty)
+        losses[-1].backward()
+        memory = step.memory.detach()
+    grads = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+    parts = [torch.stack(losses).detach(), *(g.flatten() / g.norm() for g in grads if g.any())]
+    return torch.cat(parts).double()
+
+
+def compare(args: argparse.Namespace, path: Path) -> tuple[float, float]:
+    """Relative errors against the reference in float32: of this step, of the reference's own bf16.
+
+    Each parameter's gradient counts alike, whatever its size.
+    """
+    ours = replace(experiment(args, path), batch=2, precision="bfloat16")
+    ours = replace(ours, model=replace(ours.model, dropout=0.0, layers=2))
+    plain = replace(ours, compile=False, model=replace(ours.model, attention="reference"))
+    exact = replace(plain, precision="float32")
+    got, rough, truth = (
+        gradients(Trainer(each), args.spans, args.max_span) for each in (ours, plain, exact)
+    )
+    return tuple(((g - truth).norm() / truth.norm()).item() for g in (got, rough))  # type: ignore[return-value]
+
+
+def timed(step: Callable[[], object], count: int) -> float:
+    """Median milliseconds of a step."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    events[0].record()
+    for event in events[1:]:
+        step()
+        event.record()
+    torch.cuda.synchronize()
+    times = [a.elapsed_time(b) for a, b in pairwise(events)]
+    return sorted(times)[count // 2]
+
+
+class PlainLayer(nn.Module):
+    """A layer over old states with nothing but matrix products, norms and stock attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (
+            nn.Linear(512, 512, bias=False) for _ in range(4)
+        )
+        self.inner, self.outer = nn.Linear(512, 2048), nn.Linear(2048, 512)
+        self.norms = nn.ModuleList([nn.LayerNorm(512), nn.LayerNorm(512)])
+
+    def forward(self, x: Tensor, old: Tensor) -> Tensor:
+        """[B, T, D] over [B, N, D]."""
+        context = torch.cat([old, x], dim=1)
+        q, k, v = (
+            f(y).unflatten(-1, (8, 64)).transpose(1, 2)
+            for f, y in ((self.query, x), (self.key, context), (self.value, context))
+        )
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)
+        x = self.norms[0](x + self.out(attended))
+        return self.norms[1](x + self.outer(F.relu(self.inner(x))))
+
+
+def floor(args: argparse.Namespace, old_states: int) -> tuple[float, float]:
+    """Milliseconds and peak gigabytes of plain layers over so many old states."""
+    layers = nn.ModuleList(PlainLayer() for _ in range(args.layers)).cuda()
+    embedding, head = nn.Embedding(256, 512).cuda(), nn.Linear(512, 256).cuda()
+    parameters = [p for m in (layers, embedding, head) for p in m.parameters()]
+    optimizer = torch.optim.Adam(parameters, 1e-5, fused=True)
+    old = [torch.randn(args.batch, old_states, 512, device="cuda") for _ in layers]
+    tokens = torch.randint(256, (args.batch, 513), device="cuda")
+    for layer in layers:
+        layer.compile()
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            x = embedding(tokens[:, :-1])
+            for layer, states in zip(layers, old, strict=True):
+                x = layer(x, states)
+            logits = head(x)
+        F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 0.3)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(5):
+        step()
+    torch.cuda.reset_peak_memory_stats()
+    return timed(step, args.steps), torch.cuda.max_memory_allocated() / 1e9
+
+
+def profile(step: Callable[[], object]) -> str:
+    """The kernels that take most of a step."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+    averages = found.key_averages()
+    return averages.table(sort_by="self_device_time_total", row_limit=40, max_name_column_width=70)
+
+
+def main() -> int:
+    """Compare, fill, time, print."""
+    args = arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bytes"
+        path.write_bytes(torch.randint(256, (8_000_000,), dtype=torch.uint8).numpy().tobytes())
+        difference, rounding = compare(args, path)
+        if not difference < MARGIN * rounding:
+            print(f"not timed: off by {difference:.1e}, where rounding explains {rounding:.1e}")
+            return 1
+        torch.cuda.empty_cache()
+        trainer = Trainer(experiment(args, path))
+        set_spans(trainer.model, args.spans, args.max_span)
+        reach = 4096 if args.spans.startswith("fixed") else args.max_span + 1024
+        for _ in range(args.fill or reach // 512 + 2):
+            trainer.update()
+        trainer.report()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        ms = timed(trainer.update, args.steps)
+        peak = torch.cuda.max_memory_allocated() / 1e9
+        found = trainer.report()
+        if args.profile:
+            print(profile(trainer.update))
+    del trainer
+    torch.cuda.empty_cache()
+    old = round(found["live"] / 512) * 512
+    floor_ms, floor_gb = (math.nan, math.nan) if args.no_floor else floor(args, old)
+    result = {
+        "benchmark": "train_step",
+        "machine": torch.cuda.get_device_name(),
+        **{name: value for name, value in vars(args).items() if value is not None},
+        "difference": difference,
+        "rounding": rounding,
+        "ms": ms,
+        "tokens_per_second": args.batch * 512 / ms * 1000,
+        "peak_gb": peak,
+        "live": found["live"],
+        "held": found["held"],
+        "most_held": max(v for k, v in found.items() if k.startswith("held/")),
+        "floor_ms": floor_ms,
+        "floor_gb": floor_gb,
+    }
+    print(f"{'case':36} {'ms':>8} {'Mtok/s':>7} {'GB':>6} {'live':>7} {'held':>7} {'floor ms':>9}")
+    name = f"{args.memory} {args.spans if args.memory == 'expire' else args.max_span}"
+    print(
+        f"{name:36} {ms:8.1f} {result['tokens_per_second'] / 1e6:7.3f} {peak:6.1f} "
+        f"{found['live']:7.0f} {found['held']:7.0f} {floor_ms:9.1f}"
+    )
+    print(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
