@@ -78,7 +78,10 @@ def test_the_memory_policy_can_be_swapped(policy, options, tmp_path, capsys):
         (["train", "text", "--task.path", "nowhere.txt"], "There is no file nowhere.txt"),
         (["evaluate", "nowhere"], "is not a run"),
         (["train", "recall", "--model.heads", "3"], "heads must divide width"),
-        (["train", "recall", "--model.memory.ramp", "0"], "ramp must be a whole number of at least 1"),
+        (
+            ["train", "recall", "--model.memory.ramp", "0"],
+            "ramp must be a whole number of at least 1",
+        ),
     ],
 )
 def test_mistakes_end_in_one_sentence(arguments, sentence, tmp_path, capsys, monkeypatch):

@@ -144,7 +144,7 @@ class Transformer(nn.Module):
         self._check(tokens, memory, starts, limit)
         window = Window(
             length=tokens.shape[1],
-            clock=memory.clock,
+            clock=memory.clock % self.config.memory.period(),
             origin=memory.origin,
             starts=starts,
             limit=self._limit(limit, generator),
@@ -178,7 +178,7 @@ class Transformer(nn.Module):
     def compile_layers(self) -> None:
         """Compile the layers, each as one graph; all of them share a few, however memory grows."""
         for layer in self.stack():
-            layer.compile(fullgraph=True)
+            layer.compile(fullgraph=True, dynamic=self.config.memory.symbolic_sizes())
 
     def clamp_parameters(self) -> None:
         """Bring learned spans back into their range; call it after each optimiser update."""

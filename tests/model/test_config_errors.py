@@ -68,7 +68,10 @@ def refused(attempt: Callable[[], Any], sentence: str) -> None:
         (lambda: AdaptiveSpan(8, 4, penalty=-0.1), "^penalty must not be negative"),
         (lambda: AdaptiveSpan(8, 4, initial=1.1), "^initial is a share between 0 and 1"),
         (lambda: Compressive(0, 2, 2), "^span must be a whole number of at least 1, but is 0"),
-        (lambda: Compressive(4, 0, 2), "^compressed must be a whole number of at least 1, but is 0"),
+        (
+            lambda: Compressive(4, 0, 2),
+            "^compressed must be a whole number of at least 1, but is 0",
+        ),
         (lambda: Compressive(4, 2, 0), "^rate must be a whole number of at least 1, but is 0"),
         (
             lambda: Compressive(10, 2, 4),

@@ -146,6 +146,14 @@ class MemoryPolicy(ABC):
     def check(self, block: int) -> None:  # noqa: B027, most policies fit any block
         """Raise ValueError if the policy does not fit blocks of this length."""
 
+    def period(self) -> int:
+        """Steps after which the absolute time makes no difference any more."""
+        return 1
+
+    def symbolic_sizes(self) -> bool | None:
+        """Whether compiled layers should serve any memory size; None lets the compiler find out."""
+        return None
+
     def stored(self) -> str:
         """What a memory of this policy is, so that no model reads another kind's."""
         return type(self).__name__

@@ -57,6 +57,14 @@ class Compressive(MemoryPolicy):
                 f"{self.rate}."
             )
 
+    def period(self) -> int:
+        """Slots begin at multiples of the rate."""
+        return self.rate
+
+    def symbolic_sizes(self) -> bool:
+        """No: the number of slots is beyond the compiler's algebra, and soon stays the same."""
+        return False
+
     def stored(self) -> str:
         """Slots mean something only together with their size and place."""
         return f"Compressive({self.span}, {self.compressed}, {self.rate})"

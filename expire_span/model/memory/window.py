@@ -25,7 +25,7 @@ class Window:
 
     Args:
         length: number of queries T.
-        clock: absolute time of the first query.
+        clock: absolute time of the first query, less any multiple of the policy's period.
         origin: int64 [B], the earliest time each row may see at the block's begin, at most 0.
         starts: bool [B, T], where an episode begins; None if none does.
         limit: distance beyond which every key is invisible; None for no cut.

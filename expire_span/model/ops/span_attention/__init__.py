@@ -42,6 +42,7 @@ __all__ = [
     "KeySet",
     "Visibility",
     "choose",
+    "offsets_of",
     "rows_of",
     "span_attention",
 ]
