@@ -12,7 +12,8 @@ EXPIRE_SPAN = ExpireSpan(max_span=160, ramp=8, penalty=3e-4, initial=0.5)
 def recall(memory: AnyMemory = EXPIRE_SPAN) -> Experiment:
     """One cue every 128 tokens, asked for again and again; half a minute on two CPU cores.
 
-    A perfect memory scores 1.0, chance is 0.25. Expire-Span needs about 10 memories a layer.
+    A perfect memory scores 1.0, chance is 0.25. Over eight seeds Expire-Span reached 0.978 to 1.000
+    with 11 to 16 live memories a layer, a window of 128 reached 1.000 (`docs/log.md`).
     """
     task = Recall()
     return Experiment(
@@ -28,7 +29,7 @@ def recall(memory: AnyMemory = EXPIRE_SPAN) -> Experiment:
             norm="pre",
         ),
         optimizer=OptimizerConfig(
-            rate=2e-3,
+            rate=1e-3,
             schedule=RateSchedule(warmup=50, decay="cosine"),
             span_rate=3.0,
             beta2=0.99,

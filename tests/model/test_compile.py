@@ -1,0 +1,31 @@
+"""Compiled layers: no graph breaks, few graphs however memory grows, and the same numbers."""
+
+import pytest
+import torch
+import torch._dynamo.testing
+from policies import CASES, Case, make_model, random_tokens
+
+PICKED = ("expire", "expire-budget", "fixed-over-block", "adaptive", "compressive")
+
+
+@pytest.mark.filterwarnings("ignore")  # what the compiler trips over in its own code
+@pytest.mark.parametrize("case", [CASES[name] for name in PICKED], ids=PICKED)
+def test_a_layer_is_one_graph_and_few_of_them_serve_every_memory_size(case: Case):
+    compiled, eager = make_model(case, layers=3), make_model(case, layers=3)
+    counter = torch._dynamo.testing.CompileCounter()
+    for layer in compiled.stack():
+        sizes = case.memory.symbolic_sizes()
+        layer.compile(fullgraph=True, dynamic=sizes, backend=counter)
+    tokens = random_tokens(2, 9 * case.block)
+    memories = [model.start(2) for model in (compiled, eager)]
+    for begin in range(0, tokens.shape[1], case.block):
+        block = tokens[:, begin : begin + case.block]
+        steps = [m(block, memory) for m, memory in zip((compiled, eager), memories, strict=True)]
+        for step in steps:
+            (step.hidden.square().mean() + step.penalty).backward()
+        memories = [step.memory.detach() for step in steps]
+        torch.testing.assert_close(steps[0].hidden, steps[1].hidden)
+        torch.testing.assert_close(steps[0].stats.live, steps[1].stats.live)
+    for ours, theirs in zip(compiled.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+    assert counter.frame_count <= 6  # not one for each of three layers and nine sizes
