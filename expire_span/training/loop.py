@@ -36,6 +36,7 @@ class Trainer:
         torch.manual_seed(experiment.seed)  # governs initial weights and dropout
         self.model = Transformer(experiment.model).to(self.device)
         if experiment.compile and self.device.type == "cuda":
+            torch.compiler.reset()  # graphs of earlier models count against a limit for all
             self.model.compile_layers()
         self.optimizer = build_optimizer(self.model, experiment.optimizer)
         self.draws = torch.Generator().manual_seed(experiment.seed)  # draws that shape memory

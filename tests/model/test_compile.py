@@ -11,6 +11,7 @@ PICKED = ("expire", "expire-budget", "fixed-over-block", "adaptive", "compressiv
 @pytest.mark.filterwarnings("ignore")  # what the compiler trips over in its own code
 @pytest.mark.parametrize("case", [CASES[name] for name in PICKED], ids=PICKED)
 def test_a_layer_is_one_graph_and_few_of_them_serve_every_memory_size(case: Case):
+    torch.compiler.reset()
     compiled, eager = make_model(case, layers=3), make_model(case, layers=3)
     counter = torch._dynamo.testing.CompileCounter()
     for layer in compiled.stack():
