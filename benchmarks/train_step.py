@@ -33,7 +33,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
 
 import expire_span as es
-from expire_span.model.config import AnyMemory
+from expire_span.model.memory import AnyMemory
 from expire_span.model.memory.expire_span import ExpireSpanKeeper
 from expire_span.tasks import Text
 from expire_span.training.evaluation import autocast

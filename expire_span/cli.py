@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -72,8 +73,8 @@ def evaluate(
         model,
         experiment.task,
         split,
-        batch=batch or experiment.evaluation.batch,
-        blocks=blocks or experiment.evaluation.blocks,
+        batch=experiment.evaluation.batch if batch is None else batch,
+        blocks=experiment.evaluation.blocks if blocks is None else blocks,
         seed=experiment.seed,
         precision=experiment.precision,
         limit=limit,
@@ -105,6 +106,7 @@ def train() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; a mistake in it ends with one sentence, not with a traceback."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         if arguments[:1] == ["train"]:
             experiments = {name: _train_command(name) for name in EXPERIMENTS}
@@ -121,9 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"expire-span: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
-        print(
-            "expire-span: stopped; what was saved is whole, go on with --resume.", file=sys.stderr
-        )
+        hint = "; train goes on from its last checkpoint with --resume" * ("train" in arguments)
+        print(f"expire-span: stopped{hint}.", file=sys.stderr)
         raise SystemExit(130) from None
 
 

@@ -15,8 +15,7 @@ from tqdm import tqdm
 from expire_span.analysis.pictures import Bar, Point, save_demo_picture
 from expire_span.analysis.record import record_spans
 from expire_span.experiments.recall import EXPIRE_SPAN, recall
-from expire_span.model.config import AnyMemory
-from expire_span.model.memory import FixedSpan
+from expire_span.model.memory import AnyMemory, FixedSpan
 from expire_span.model.transformer import Transformer
 from expire_span.tasks import Recall
 from expire_span.training.evaluation import evaluate
@@ -102,8 +101,9 @@ def _verdict(expiring: Result, long: Result) -> str:
     """The claim, held against the numbers of this run."""
     share = expiring.live / long.live
     facts = (
-        f"Expire-Span reaches {expiring.accuracy:.1%} with {expiring.live:.1f} live memories, the "
-        f"long window {long.accuracy:.1%} with {long.live:.1f}: {share:.0%} of the memory."
+        f"Expire-Span reaches {expiring.accuracy:.1%} with {expiring.live:.1f} live memories "
+        f"({expiring.held:.1f} held), the long window {long.accuracy:.1%} with {long.live:.1f} "
+        f"({long.held:.1f} held): {share:.0%} of the live memory."
     )
     if expiring.accuracy >= long.accuracy - AS_GOOD and share <= FRACTION:
         return f"\n{facts}"

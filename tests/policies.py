@@ -22,7 +22,7 @@ from expire_span import (
     Transformer,
     TransformerConfig,
 )
-from expire_span.model.config import AnyMemory
+from expire_span.model.memory import AnyMemory
 from expire_span.model.memory.adaptive_span import AdaptiveSpanKeeper
 from expire_span.model.memory.expire_span import ExpireSpanKeeper
 

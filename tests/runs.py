@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, TransformerConfig
-from expire_span.model.config import AnyMemory
-from expire_span.tasks import Copy, Recall, Text
+from expire_span.model.memory import AnyMemory
+from expire_span.tasks import AnyTask, Copy, Recall, Text
 from expire_span.training.experiment import (
-    AnyTask,
     EvaluationConfig,
     Experiment,
     OptimizerConfig,

@@ -81,7 +81,7 @@ def save_demo_picture(
         1, 2, figsize=(12, 4.8), width_ratios=(1.5, 1), layout="constrained"
     )
     draw_kept(kept, bars, ramp, groups=("cue", "query", "filler"))
-    kept.set_title("What Expire-Span keeps: the cue, and little else")
+    kept.set_title("What Expire-Span keeps, and for how long")
     draw_performance(worth, points, "accuracy", chance)
     worth.set_title("Accuracy against memory")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Recall: one early fact matters, everything else may be forgotten. The demo's task."""
 
-from expire_span.model.config import AnyMemory, TransformerConfig
-from expire_span.model.memory import ExpireSpan
+from expire_span.model.config import TransformerConfig
+from expire_span.model.memory import AnyMemory, ExpireSpan
 from expire_span.tasks import Recall
 from expire_span.training.experiment import EvaluationConfig, Experiment, OptimizerConfig
 from expire_span.training.schedule import PenaltySchedule, RateSchedule

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from expire_span.model.memory import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan
+from expire_span.model.memory import AnyMemory
 from expire_span.model.memory.base import positive
 from expire_span.model.ops.span_attention import AUTOMATIC, IMPLEMENTATIONS
-
-AnyMemory = ExpireSpan | FixedSpan | AdaptiveSpan | Compressive
 
 
 @dataclass(frozen=True, kw_only=True)

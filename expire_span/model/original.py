@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from expire_span.model.config import AnyMemory, TransformerConfig
-from expire_span.model.memory import AdaptiveSpan, ExpireSpan
+from expire_span.model.config import TransformerConfig
+from expire_span.model.memory import AdaptiveSpan, AnyMemory, ExpireSpan
 from expire_span.model.transformer import Transformer
 
 # Names within a layer of the original, and ours. Linear maps and norms are stored alike.

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Head(nn.Module, ABC):
-    """The outgoing end: predictions and losses from final states, each formed only when asked for.
+class SequenceHead(nn.Module, ABC):
+    """The outgoing end of a model of token sequences: each answer is formed only when asked for.
 
     `forward` gives the logits [..., V] of states [..., D].
     """
@@ -49,7 +49,7 @@ class TokenInput(nn.Module):
         return self.embedding(tokens)
 
 
-class TokenHead(Head):
+class TokenHead(SequenceHead):
     """A linear map to one logit per token."""
 
     def __init__(self, width: int, vocab: int):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
@@ -21,7 +21,7 @@ from expire_span.model.layer import Layer, LayerStep
 from expire_span.model.memory import Deadlines, LayerMemory, Memory, Window, settle_all
 from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.span_attention import choose
-from expire_span.model.ports import Head, TokenHead, TokenInput
+from expire_span.model.ports import SequenceHead, TokenHead, TokenInput
 
 
 @dataclass(frozen=True)
@@ -70,24 +70,26 @@ class Transformer(nn.Module):
     Args:
         config: sizes and memory policy.
         inputs: maps what the task gives to states [B, T, D]; a token embedding by default.
-        head: makes predictions from final states [B, T, D]; a linear layer by default.
+        head: makes predictions from final states [B, T, D]; a linear layer by default. Training on
+            token streams needs a `SequenceHead`.
     """
 
     def __init__(
         self,
         config: TransformerConfig,
         inputs: nn.Module | None = None,
-        head: Head | None = None,
+        head: nn.Module | None = None,
     ):
         super().__init__()
         self.config = config
         self.inputs = TokenInput(config.vocab, config.width) if inputs is None else inputs
-        self.head: Head = TokenHead(config.width, config.vocab) if head is None else head
+        self.head = TokenHead(config.width, config.vocab) if head is None else head
         rows = config.memory.position_rows(config.block)
         self.positions = nn.Parameter(torch.randn(rows, config.head_width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.final_norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
-        self._initialise()
+        given = {"inputs.": inputs, "head.": head}
+        self._initialise(own=tuple(name for name, port in given.items() if port is not None))
 
     def start(self, batch: int) -> Memory:
         """Memory of `batch` rows at the very start, on the model's device."""
@@ -173,7 +175,16 @@ class Transformer(nn.Module):
 
     def stack(self) -> list[Layer]:
         """The layers, first to last."""
-        return [layer for layer in self.layers if isinstance(layer, Layer)]
+        return cast(list[Layer], list(self.layers))
+
+    def sequence_head(self) -> SequenceHead:
+        """The head, if it predicts tokens."""
+        if not isinstance(self.head, SequenceHead):
+            raise ValueError(
+                f"Token streams need a SequenceHead, but this model has a "
+                f"{type(self.head).__name__}."
+            )
+        return self.head
 
     def compile_layers(self) -> None:
         """Compile the layers, each as one graph; all of them share a few, however memory grows."""
@@ -232,6 +243,11 @@ class Transformer(nn.Module):
                 f"This memory has {memory.batch} rows, but the tokens have {batch}: "
                 f"begin with model.start({batch})."
             )
+        if tokens.device != self.positions.device:
+            raise ValueError(
+                f"The model is on {self.positions.device}, but the tokens are on {tokens.device}: "
+                f"move them to the model's device."
+            )
         if memory.origin.device != tokens.device:
             raise ValueError(
                 f"This memory is on {memory.origin.device}, but the tokens are on {tokens.device}: "
@@ -253,8 +269,8 @@ class Transformer(nn.Module):
             )
 
     @torch.no_grad()
-    def _initialise(self) -> None:
-        """Weights as the configuration says; span predictors keep their own start."""
+    def _initialise(self, own: tuple[str, ...]) -> None:
+        """Weights as the configuration says; span predictors and given ports keep their own."""
         last_projections = [
             linear
             for layer in self.stack()
@@ -262,7 +278,7 @@ class Transformer(nn.Module):
         ]
         if self.config.init == "glorot":
             for name, parameter in self.named_parameters():
-                if parameter.ndim == 2 and ".keeper." not in name:
+                if parameter.ndim == 2 and not name.startswith(own) and ".keeper." not in name:
                     nn.init.xavier_uniform_(parameter)
         if self.config.norm == "pre":
             # Keeps the residual stream's variance from growing with depth.

@@ -1,7 +1,9 @@
 """What is learned: streams of tokens to predict, and how predictions are scored.
 
-A task knows nothing of models and training. To add one, write its file and its line in `TASKS`.
+A task knows nothing of models and training. To add one, write its file and its name in `AnyTask`.
 """
+
+from typing import get_args
 
 from expire_span.tasks.base import BitsPerByte, ExactMatch, Score, Task, TokenAccuracy
 from expire_span.tasks.batch import Batch
@@ -10,15 +12,14 @@ from expire_span.tasks.recall import Recall
 from expire_span.tasks.stream import SPLITS, PieceStream, Split, Stream
 from expire_span.tasks.text import Text
 
-TASKS: dict[str, type[Task]] = {
-    "recall": Recall,
-    "copy": Copy,
-    "text": Text,
-}
+AnyTask = Recall | Copy | Text
+
+TASKS: dict[str, type[Task]] = {cls.__name__: cls for cls in get_args(AnyTask)}
 
 __all__ = [
     "SPLITS",
     "TASKS",
+    "AnyTask",
     "Batch",
     "BitsPerByte",
     "Copy",

@@ -47,6 +47,10 @@ class Score(ABC):
         self._add("scored", batch.scored.sum())
         self._judge(batch, predictions)
 
+    def restart(self) -> None:
+        """Begin to sum anew; what is open at the moment, such as half an answer, goes on."""
+        self._sums.clear()
+
     def result(self) -> dict[str, float]:
         """The metric, the mean "nll" and the number "scored"; empty while there is no metric."""
         sums = self._on_host()

@@ -47,9 +47,10 @@ def evaluate(
         progress: whether to show a bar.
     """
     stream = task.stream(split, batch, seed)
-    total = _blocks(stream, model.config.block, blocks)
+    total = count_blocks(stream, model.config.block, blocks)
     device = model.positions.device
     score, means = task.score(), Means()
+    head = model.sequence_head()
     memory = model.start(batch)
     was_training = model.training
     model.eval()
@@ -57,8 +58,8 @@ def evaluate(
         read = stream.read(model.config.block).to(device)
         with autocast(device, precision):
             step = model(read.inputs, memory, starts=read.starts, limit=limit)
-            nll = model.head.nll(step.hidden, read.targets)
-            predictions = model.head.predict(step.hidden) if score.needs_predictions else None
+            nll = head.nll(step.hidden, read.targets)
+            predictions = head.predict(step.hidden) if score.needs_predictions else None
         memory = step.memory
         score.update(read, nll, predictions)
         means.add(**vars(step.stats))
@@ -66,7 +67,8 @@ def evaluate(
     return score.result() | memory_metrics(means.take())
 
 
-def _blocks(stream: Stream, block: int, blocks: int | None) -> int:
+def count_blocks(stream: Stream, block: int, blocks: int | None) -> int:
+    """How many blocks to read: as many as wanted, or to the end of a stream that has one."""
     if stream.remaining is None:
         if blocks is None:
             raise ValueError("This stream never ends: say how many blocks to evaluate.")

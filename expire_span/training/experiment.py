@@ -9,10 +9,8 @@ from typing import Annotated, Literal
 import tyro
 
 from expire_span.model.config import TransformerConfig
-from expire_span.tasks import Copy, Recall, Text
+from expire_span.tasks import AnyTask
 from expire_span.training.schedule import PenaltySchedule, RateSchedule
-
-AnyTask = Annotated[Recall | Copy | Text, tyro.conf.AvoidSubcommands]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +59,7 @@ class EvaluationConfig:
 class Experiment:
     """A task, a model, and how the one is fitted to the other."""
 
-    task: AnyTask
+    task: Annotated[AnyTask, tyro.conf.AvoidSubcommands]
     """What is learned."""
     model: TransformerConfig
     """What learns it."""

@@ -5,6 +5,7 @@ that was stopped and resumed makes the same updates as one that never stopped, b
 """
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,15 +17,16 @@ from expire_span.model.transformer import Transformer
 from expire_span.tasks import Batch
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.checkpoint import Checkpoint
-from expire_span.training.evaluation import autocast, evaluate
+from expire_span.training.evaluation import autocast, count_blocks, evaluate
 from expire_span.training.experiment import Experiment
 from expire_span.training.metrics import Means, MetricLog, SpanGradients, SpanWatch, memory_metrics
 from expire_span.training.optim import build_optimizer, load_optimizer, optimizer_tensors, set_rates
 from expire_span.training.records import differences, load_experiment, save_experiment, to_record
 
 EXPERIMENT_FILE, CHECKPOINTS = "experiment.json", "checkpoints"
-# Settings that say how a run is watched or where it is computed, not what its next update is.
-FREE_ON_RESUME = ("log_every", "save_every", "device", "compile", "evaluation.")
+# Settings that say how a run is watched and where things are, not what its next update is. (How
+# often it is logged is not one: the penalty may wait for a logged metric.)
+FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation.", "task.path")
 
 
 class Trainer:
@@ -56,10 +58,12 @@ class Trainer:
         """
         batch = self.stream.read(self.experiment.model.block).to(self.device)
         self.model.train()
-        with autocast(self.device, self.experiment.precision):
+        # Gradients on single deadlines cannot be had from a compiled layer.
+        eager = torch.compiler.set_stance("force_eager") if watch_spans else nullcontext()
+        with autocast(self.device, self.experiment.precision), eager:
             step = self.model(batch.inputs, self.memory, starts=batch.starts, generator=self.draws)
-            nll = self.model.head.nll(step.hidden, batch.targets)
-        loss = (nll * batch.scored).sum() / batch.scored.sum().clamp(min=1)
+            nll = self.model.sequence_head().nll(step.hidden, batch.targets)
+        loss = torch.where(batch.scored, nll, 0).sum() / batch.scored.sum().clamp(min=1)
         weight = self._penalty_weight()
         gradients = SpanGradients.watch(step, weight) if watch_spans else None
         (loss + weight * step.penalty).backward()
@@ -76,7 +80,7 @@ class Trainer:
         """Metrics since the last report; then begin to count anew."""
         means = self.means.take()
         scored = self.score.result()
-        self.score = self.experiment.task.score()
+        self.score.restart()
         self.metric = scored.get(self.score.metric, self.metric)
         layered = memory_metrics(means)
         scalars = {name: mean.item() for name, mean in means.items() if mean.ndim == 0}
@@ -145,7 +149,7 @@ class Trainer:
     @torch.no_grad()
     def _score(self, batch: Batch, hidden: Tensor, nll: Tensor) -> None:
         predict = self.score.needs_predictions
-        predictions = self.model.head.predict(hidden) if predict else None
+        predictions = self.model.sequence_head().predict(hidden) if predict else None
         self.score.update(batch, nll, predictions)
 
     def _check_same(self, saved: dict[str, object]) -> None:
@@ -195,12 +199,12 @@ def train(
                 log.write(step, metrics)
                 watch.look(step, metrics)
                 bar.set_postfix(_summary(metrics, trainer.score.metric))
+            if due(experiment.save_every):
+                checkpoints.save(trainer.checkpoint(), folder / CHECKPOINTS, step)
             if due(experiment.evaluation.every):
                 result = _evaluate(trainer)
                 log.write(step, {f"valid/{name}": value for name, value in result.items()})
                 pace.restart(step)
-            if due(experiment.save_every):
-                checkpoints.save(trainer.checkpoint(), folder / CHECKPOINTS, step)
     return result or _evaluate(trainer)
 
 
@@ -245,17 +249,27 @@ class Pace:
 def _open(experiment: Experiment, folder: Path, resume: bool) -> Trainer:
     """A trainer at its first step, or where the newest checkpoint left it."""
     newest = checkpoints.latest(folder / CHECKPOINTS)
-    if newest is not None and not resume:
+    if resume and newest is None:
+        raise ValueError(f"{folder} has no checkpoint to resume from: check --out.")
+    if not resume and (newest is not None or (folder / EXPERIMENT_FILE).exists()):
         raise ValueError(
             f"{folder} already holds a run: pass --resume to go on with it, or choose another "
             "folder with --out."
         )
     trainer = Trainer(experiment)
+    _check_evaluation(experiment)
     if newest is not None:
         trainer.restore(checkpoints.load(newest))
     folder.mkdir(parents=True, exist_ok=True)
     save_experiment(experiment, folder / EXPERIMENT_FILE)
     return trainer
+
+
+def _check_evaluation(experiment: Experiment) -> None:
+    """Find out now, not at the first evaluation, whether there is something to evaluate on."""
+    settings = experiment.evaluation
+    stream = experiment.task.stream("valid", settings.batch, experiment.seed)
+    count_blocks(stream, experiment.model.block, settings.blocks)
 
 
 def _evaluate(trainer: Trainer) -> dict[str, float]:

@@ -4,6 +4,7 @@ Shapes: B rows, T steps, N keys of a row.
 """
 
 import json
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,8 +28,9 @@ class MetricLog:
         self._path = folder / "metrics.jsonl"
         if self._path.exists():
             lines = self._path.read_text().splitlines(keepends=True)
-            kept = [line for line in lines if json.loads(line)["step"] <= step]
-            self._path.write_text("".join(kept))
+            fresh = self._path.with_suffix(".new")
+            fresh.write_text("".join(line for line in lines if _step_of(line) <= step))
+            fresh.replace(self._path)
         self._board = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
@@ -43,6 +45,14 @@ class MetricLog:
 
     def __exit__(self, *failure: object) -> None:
         self._board.close()
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of metrics; infinity for one that was cut off when a run was killed."""
+    try:
+        return json.loads(line)["step"]
+    except json.JSONDecodeError:
+        return math.inf
 
 
 class Means:
@@ -135,9 +145,9 @@ class SpanWatch:
         if longest < max(1.0, 0.005 * self._longest):
             self._warn(
                 "collapsed",
-                f"Step {step}: all spans have collapsed (the longest is {longest:.1f} of "
-                f"{self._longest} steps) and expired memories get no gradient to come back: start "
-                "with a larger `initial`, lower the penalty, or let it wait (penalty.delay, "
+                f"Step {step}: all spans have collapsed (the longest of a block is {longest:.1f} "
+                f"of {self._longest} steps) and expired memories get no gradient to come back: "
+                "start with a larger `initial`, lower the penalty, or let it wait (penalty.delay, "
                 "penalty.after_metric).",
             )
         if shortest > 0.99 * self._longest:

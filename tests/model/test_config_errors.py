@@ -1,5 +1,6 @@
 """Every mistake in a configuration or in the use of a model is said in one clear sentence."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -144,7 +145,7 @@ def call(model: Transformer, **changes: Any) -> Any:
         ),
         (
             {"tokens": random_tokens(2, 6).to("meta")},
-            r"^This memory is on cpu, but the tokens are on meta: move it with memory.to\('meta'\)",
+            "^The model is on cpu, but the tokens are on meta: move them to the model's device",
         ),
         ({"limit": -1}, "^limit is a distance of at least 0, but is -1"),
         (
@@ -242,3 +243,22 @@ def test_settings_that_are_at_their_limits_are_accepted() -> None:
     config = TransformerConfig(**SIZES)
     assert replace(config, heads=8).head_width == 1
     assert call(Transformer(replace(config, block=1)), tokens=random_tokens(2, 1), limit=0)
+
+
+@pytest.mark.parametrize("rows", [[2], [-3], [0, 5]])
+def test_rows_that_are_not_there_are_refused(rows: list[int]) -> None:
+    memory = model_of().start(2)
+    refused(lambda: memory.reset(rows), "^Rows are numbered 0 to 1, but")
+    refused(lambda: memory.select(rows), "^Rows are numbered 0 to 1, but")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FixedSpan(2.5),  # type: ignore[arg-type]
+        lambda: ExpireSpan(8, 2, penalty=math.nan),
+        lambda: ExpireSpan(8, 2, divisor=math.nan),
+    ],
+)
+def test_numbers_that_are_none_are_refused(make: Callable[[], Any]) -> None:
+    refused(make, "but is (2.5|nan)")

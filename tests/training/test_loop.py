@@ -15,6 +15,7 @@ from expire_span.experiments.recall import recall
 from expire_span.model.transformer import Transformer
 from expire_span.tasks import Recall
 from expire_span.training.evaluation import evaluate
+from expire_span.training.experiment import EvaluationConfig
 from expire_span.training.loop import Trainer, choose_device, load_run, train
 from expire_span.training.metrics import Means, SpanGradients, SpanWatch
 from expire_span.training.schedule import PenaltySchedule
@@ -225,3 +226,37 @@ def test_expire_span_learns_recall_with_little_memory():
     found = evaluate(trainer.model, trainer.experiment.task, "test", batch=16, blocks=64)
     assert found["accuracy"] > 0.95
     assert found["live"] < 20
+
+
+def test_what_cannot_be_evaluated_is_found_out_at_the_start(tmp_path):
+    endless = EvaluationConfig(every=1000, batch=2)
+    with pytest.raises(ValueError, match="never ends: say how many blocks"):
+        train(small_experiment(evaluation=endless), tmp_path, progress=False)
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+@pytest.mark.filterwarnings("ignore")  # what the compiler trips over in its own code
+def test_span_gradients_can_be_watched_in_a_compiled_model():
+    torch.compiler.reset()
+    memory = ExpireSpan(12, 6, penalty=0.1, initial=0.3)
+    trainer = Trainer(small_experiment(memory=memory, penalty=PenaltySchedule()))
+    for layer in trainer.model.stack():
+        layer.compile(backend="aot_eager", fullgraph=True)
+    shares = []
+    for watched in (False, True, False):
+        trainer.update(watch_spans=watched)
+        shares.append(trainer.means.take().get("task_share_of_span_gradient"))
+    assert shares[0] is None
+    assert shares[1] is not None
+    assert 0 < shares[1] < 1
+
+
+def test_an_infinite_loss_where_nothing_is_scored_does_not_count():
+    trainer = Trainer(small_experiment(memory=FixedSpan(8)))
+    head = trainer.model.sequence_head()
+    plain = head.nll
+    head.nll = lambda hidden, targets: plain(hidden, targets) + trap  # type: ignore[method-assign]
+    batch = trainer.experiment.task.stream("train", trainer.experiment.batch, 0).read(8)
+    trap = torch.where(batch.scored, 0.0, torch.inf)
+    trainer.update()
+    assert math.isfinite(trainer.report()["loss"])

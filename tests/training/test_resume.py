@@ -1,5 +1,7 @@
 """A run that was stopped and resumed equals one that never stopped, bit for bit, on a CPU."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from runs import MEMORIES, small_experiment, tasks
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.experiment import Experiment
 from expire_span.training.loop import Trainer, train
+from expire_span.training.schedule import PenaltySchedule
 
 STEPS = 12
 
@@ -116,3 +119,41 @@ def test_a_longer_cosine_is_another_experiment_but_a_longer_constant_rate_is_not
     train(experiment, tmp_path, progress=False)
     with pytest.raises(ValueError, match=r"settings differ: steps\.$"):
         train(replace(experiment, steps=8), tmp_path, resume=True, progress=False)
+
+
+def test_resume_equals_no_stop_while_the_penalty_waits_for_a_metric(tmp_path):
+    waiting = PenaltySchedule(after_metric=0.2, warmup=3)
+    assert_stop_is_invisible(small_experiment(penalty=waiting), 4, tmp_path)
+
+
+def test_there_must_be_something_to_resume(tmp_path):
+    with pytest.raises(ValueError, match=r"has no checkpoint to resume from: check --out\.$"):
+        train(small_experiment(steps=4), tmp_path, resume=True, progress=False)
+
+
+def test_a_run_that_has_not_saved_yet_is_not_overwritten_either(tmp_path):
+    train(small_experiment(steps=4), tmp_path, progress=False)
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(ValueError, match="already holds a run"):
+        train(small_experiment(steps=4), tmp_path, progress=False)
+
+
+def test_a_line_that_was_cut_off_does_not_stand_in_the_way(tmp_path):
+    train(small_experiment(steps=4, log_every=2), tmp_path, progress=False)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "lo')
+    train(small_experiment(steps=4, log_every=2), tmp_path, resume=True, progress=False)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 4, 4]
+
+
+def test_a_text_that_has_moved_is_still_the_same_text(tmp_path):
+    before = tasks(tmp_path)["text"]
+    experiment = small_experiment(before, steps=4, save_every=2)
+    train(experiment, tmp_path / "run", progress=False)
+    moved = shutil.move(before.path, tmp_path / "elsewhere.txt")
+    again = replace(experiment, task=replace(before, path=str(moved)))
+    train(again, tmp_path / "run", resume=True, progress=False)
+    Path(moved).write_bytes(b"another text altogether " * 200)
+    with pytest.raises(ValueError, match="has changed since this position was saved"):
+        train(again, tmp_path / "run", resume=True, progress=False)

@@ -1,4 +1,6 @@
-"""Memory policies: one room each. A new one is registered by one line in `POLICIES`."""
+"""Memory policies: one room each. A new one is registered by its name in `AnyMemory`."""
+
+from typing import get_args
 
 from expire_span.model.memory.adaptive_span import AdaptiveSpan
 from expire_span.model.memory.base import (
@@ -19,6 +21,7 @@ from expire_span.model.memory.window import Window
 __all__ = [
     "POLICIES",
     "AdaptiveSpan",
+    "AnyMemory",
     "Compressive",
     "Deadlines",
     "ExpireSpan",
@@ -33,9 +36,6 @@ __all__ = [
     "settle_all",
 ]
 
-POLICIES: dict[str, type[MemoryPolicy]] = {
-    "expire": ExpireSpan,
-    "fixed": FixedSpan,
-    "adaptive": AdaptiveSpan,
-    "compressive": Compressive,
-}
+AnyMemory = ExpireSpan | FixedSpan | AdaptiveSpan | Compressive
+
+POLICIES: dict[str, type[MemoryPolicy]] = {cls.__name__: cls for cls in get_args(AnyMemory)}

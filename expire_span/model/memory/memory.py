@@ -4,6 +4,7 @@ Shapes: B rows.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ class Memory(State):
         """Number of rows."""
         return len(self.origin)
 
-    def reset(self, rows: Tensor) -> "Memory":
+    def reset(self, rows: Tensor | Sequence[int]) -> "Memory":
         """The same memory with the given rows as at the very start.
 
         The clock goes on for all rows alike, so compressed slots stay aligned to it.
@@ -44,18 +45,17 @@ class Memory(State):
         Args:
             rows: bool [B], or indices of rows.
         """
-        marked = self._marked(rows)
+        marked = torch.zeros_like(self.origin, dtype=torch.bool)
+        marked = marked.index_fill(0, self._indices(rows), True)
         return replace(
             self,
             layers=tuple(layer.clear(marked) for layer in self.layers),
             origin=self.origin.masked_fill(marked, self.fresh_origin),
         )
 
-    def select(self, rows: Tensor) -> "Memory":
+    def select(self, rows: Tensor | Sequence[int]) -> "Memory":
         """The memory of the given rows (indices, or bool [B]), in that order."""
-        if rows.dtype == torch.bool:
-            rows = torch.nonzero(self._marked(rows)).squeeze(1)
-        rows = torch.where(rows < 0, rows + self.batch, rows)
+        rows = self._indices(rows)
         return replace(
             self,
             layers=tuple(layer.select(rows) for layer in self.layers),
@@ -71,11 +71,18 @@ class Memory(State):
         """What is not in the tensors, JSON-able, for `Transformer.restore_memory`."""
         return {"clock": self.clock, "batch": self.batch, "made_for": self.made_for}
 
-    def _marked(self, rows: Tensor) -> Tensor:
-        if rows.dtype != torch.bool:
-            return torch.zeros_like(self.origin, dtype=torch.bool).index_fill(0, rows, True)
-        if rows.shape != self.origin.shape:
+    def _indices(self, rows: Tensor | Sequence[int]) -> Tensor:
+        """Rows by number, from 0."""
+        rows = torch.as_tensor(rows, device=self.origin.device)
+        if rows.dtype == torch.bool:
+            if rows.shape != self.origin.shape:
+                raise ValueError(
+                    f"A mask of rows must have {self.batch} entries, but has shape {[*rows.shape]}."
+                )
+            return torch.nonzero(rows).squeeze(1)
+        rows = rows.long()
+        if rows.numel() and not -self.batch <= int(rows.min()) <= int(rows.max()) < self.batch:
             raise ValueError(
-                f"A mask of rows must have {self.batch} entries, but has shape {[*rows.shape]}."
+                f"Rows are numbered 0 to {self.batch - 1}, but {rows.tolist()} were asked for."
             )
-        return rows
+        return torch.where(rows < 0, rows + self.batch, rows)
