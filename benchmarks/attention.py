@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -109,7 +110,7 @@ def dense_keys(past: int, span: int | None, rows: int) -> KeySet:
     """The block and the states before it, in order, with positions."""
     times = torch.arange(-past, LENGTH, device="cuda")
     last = torch.full_like(times, NEVER) if span is None else times + span
-    seen = Visibility((times + 1)[None, None], last[None, None])
+    seen = Visibility((times + 1)[None, None], last[None, None], begin=-past)
     shape = (BATCH, len(times), HEADS, WIDTH)
     deadline = None
     if span is None:
@@ -354,8 +355,8 @@ def tiles(kernel: str, shape: tuple[int, int, int, int]) -> Iterator[None]:
     """One kernel cut otherwise."""
     usual = fused.tile_of
 
-    def chosen(name: str, queries: Tensor, positions: bool) -> fused.Tile:
-        return fused.Tile(*shape) if name == kernel else usual(name, queries, positions)
+    def chosen(name: str, *about: Any) -> fused.Tile:
+        return fused.Tile(*shape) if name == kernel else usual(name, *about)
 
     with mock.patch.object(fused, "tile_of", chosen):
         yield

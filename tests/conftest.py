@@ -1,5 +1,6 @@
 """What every test runs under: fixed seeds, one thread, and NaN in memory nobody has written yet."""
 
+import os
 import random
 from collections.abc import Iterator
 
@@ -13,6 +14,8 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 torch.set_num_threads(1)  # pytest-xdist already uses every core
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when anything first imports Triton
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,7 @@ class TransformerConfig:
     init: Literal["torch", "glorot"] = "torch"
     """Linear layers as PyTorch draws them, or Glorot uniform for all matrices."""
     attention: str = AUTOMATIC
-    """Which implementation of span attention computes it: auto, reference or fused."""
+    """Which implementation of span attention computes it: auto, reference, fused or stock."""
 
     def __post_init__(self) -> None:
         positive(

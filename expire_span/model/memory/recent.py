@@ -49,7 +49,7 @@ def recent_states(
     last = window.last(times, window.rows())
     if span is not None:
         last = torch.minimum(last, times + span)
-    seen = Visibility(first=(times + 1)[None, None], last=last)
+    seen = Visibility(first=(times + 1)[None, None], last=last, begin=-past.shape[1])
     return StateSet(torch.cat([past, present], dim=1), times, seen, slice(0, positions))
 
 

@@ -35,6 +35,7 @@ from expire_span.model.ops.span_attention.checks import check
 from expire_span.model.ops.span_attention.fused import DTYPES, WIDTHS, fused_attention
 from expire_span.model.ops.span_attention.keys import KeySet, Visibility, offsets_of, rows_of
 from expire_span.model.ops.span_attention.reference import reference_attention
+from expire_span.model.ops.span_attention.stock import faster_than_reference, stock_attention
 
 __all__ = [
     "AUTOMATIC",
@@ -59,6 +60,7 @@ class Implementation(Protocol):
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "reference": reference_attention,
     "fused": fused_attention,
+    "stock": stock_attention,
 }
 AUTOMATIC = "auto"
 
@@ -96,13 +98,19 @@ def choose(impl: str, device: torch.device, dtype: torch.dtype, width: int) -> s
     if impl != AUTOMATIC:
         choices = ", ".join([AUTOMATIC, *IMPLEMENTATIONS])
         raise ValueError(f"Unknown attention {impl!r}: choose one of {choices}.")
-    fits = dtype in DTYPES and width in WIDTHS
-    on_gpu = device.type == "cuda" and find_spec("triton") is not None
-    fastest = "fused" if fits and on_gpu else "reference"
+    fastest = _fastest(device, dtype, width)
     _say_once(fastest, device.type)
     return fastest
 
 
+def _fastest(device: torch.device, dtype: torch.dtype, width: int) -> str:
+    if device.type == "cuda" and dtype in DTYPES and width in WIDTHS and find_spec("triton"):
+        return "fused"
+    return "stock" if faster_than_reference(device) else "reference"
+
+
 @cache
 def _say_once(impl: str, device: str) -> None:
-    logging.getLogger("expire_span").info("Span attention on %s: %s.", device, impl)
+    slow = impl == "reference" and device == "cuda"
+    level = logging.WARNING if slow else logging.INFO
+    logging.getLogger("expire_span").log(level, "Span attention on %s: %s.", device, impl)

@@ -7,7 +7,8 @@ turn, each going on from the softmax of the one before. See `kernels` for the ma
 
 Times and lengths never leave the device. For the backward only `out` and the log-sum-exp are kept;
 where keys have positions, the scores of all position rows exist for a moment, for a few rows of the
-batch at a time if they are large.
+batch at a time if they are large. Where keys stand in order of time, matrix products of our own
+write and read these scores in an order that the attention kernels can read fast.
 
 The kernels are imported when first used, so that this module can be imported without Triton.
 
@@ -36,8 +37,11 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # Times beyond this make no difference to any block; differences of two such fit 32-bit integers.
 _FAR = 2**30
 # The scores of all position rows may take this much for a moment.
-_POSITION_BYTES = 2**29
+_POSITION_BYTES = 2**30
+_UNORDERED = _FAR  # stands for the time of the first key of a set that is not in order of time
+_LARGEST_TILE = 128  # keys
 _LISTED_TOGETHER = 16  # key tiles that `span_lists_kernel` looks at in one go
+_TABLE_PARTS = 16  # sums of which the gradient of a table of positions is made, for each class
 
 
 def fused_attention(
@@ -65,6 +69,7 @@ def fused_attention(
         [one.offsets for one in flat],
         [one.positions for one in flat],
         [one.stride for one in flat],
+        [one.begin for one in flat],
         words,
         [_words(queries, len(one.keys)) if dropout else no_words for one in flat],
         ramp,
@@ -99,6 +104,18 @@ class _FlatSet:
     offsets: Tensor  # int32 [B + 1]
     positions: Tensor  # [P, E]
     stride: int
+    begin: int
+
+    @property
+    def ordered(self) -> bool:
+        """Whether positions are read along aligned rows; see `kernels`."""
+        return len(self.positions) > 0 and self.begin != _UNORDERED
+
+    @property
+    def columns(self) -> int:
+        """Position scores of one query and head."""
+        count = len(self.positions)
+        return 16 * _cdiv(count + 7, 16) if self.ordered else count
 
 
 def _flatten(keys: KeySet, queries: Tensor) -> _FlatSet:
@@ -113,6 +130,7 @@ def _flatten(keys: KeySet, queries: Tensor) -> _FlatSet:
     positions = keys.positions
     if positions is None:
         positions = queries.new_empty(0, queries.shape[-1])
+    begin = seen.begin if seen.offsets is None and seen.stride == 1 else None
     return _FlatSet(
         keys=_rows_joined(keys.keys, queries.dtype),
         values=_rows_joined(keys.values, queries.dtype),
@@ -122,6 +140,7 @@ def _flatten(keys: KeySet, queries: Tensor) -> _FlatSet:
         offsets=offsets,
         positions=positions.to(queries.dtype).contiguous(),
         stride=seen.stride,
+        begin=_UNORDERED if begin is None else begin,
     )
 
 
@@ -180,6 +199,7 @@ def _attend(
     offsets: Sequence[Tensor],
     positions: Sequence[Tensor],
     stride: Sequence[int],
+    begin: Sequence[int],
     query_words: Tensor,
     key_words: Sequence[Tensor],
     ramp: int,
@@ -188,7 +208,7 @@ def _attend(
     """out [B, T, H, E] and the log-sum-exp, base 2, [B, H, T]."""
     _check_device(queries)
     call = _Call(queries, query_words, ramp, dropout)
-    sets = _sets(keys, values, first, last, deadline, offsets, positions, stride)
+    sets = _sets(keys, values, first, last, deadline, offsets, positions, stride, begin)
     return _forward(call, sets, key_words)
 
 
@@ -211,6 +231,7 @@ def _attend_backward(
     offsets: Sequence[Tensor],
     positions: Sequence[Tensor],
     stride: Sequence[int],
+    begin: Sequence[int],
     query_words: Tensor,
     key_words: Sequence[Tensor],
     ramp: int,
@@ -218,7 +239,7 @@ def _attend_backward(
 ) -> list[Tensor]:
     """Gradients of the queries, then of the keys, values, deadlines and positions of each set."""
     call = _Call(queries, query_words, ramp, dropout)
-    sets = _sets(keys, values, first, last, deadline, offsets, positions, stride)
+    sets = _sets(keys, values, first, last, deadline, offsets, positions, stride, begin)
     return _backward(call, sets, key_words, grad.contiguous(), out, lse)
 
 
@@ -241,9 +262,9 @@ def _(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    (queries, *lists, stride, query_words, key_words, ramp, dropout) = inputs
+    (queries, *lists, stride, begin, query_words, key_words, ramp, dropout) = inputs
     ctx.sets = len(stride)
-    ctx.plain = (stride, ramp, dropout)
+    ctx.plain = (stride, begin, ramp, dropout)
     tensors = [tensor for group in lists for tensor in group]
     ctx.save_for_backward(*output, queries, query_words, *tensors, *key_words)
     ctx.set_materialize_grads(True)
@@ -251,17 +272,17 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _autograd_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     n = ctx.sets
-    stride, ramp, dropout = ctx.plain
+    stride, begin, ramp, dropout = ctx.plain
     out, lse, queries, query_words, *tensors = ctx.saved_tensors
     *lists, key_words = (tensors[i : i + n] for i in range(0, len(tensors), n))
     grads = _attend_backward(
-        grad, out, lse, queries, *lists, stride, query_words, key_words, ramp, dropout
+        grad, out, lse, queries, *lists, stride, begin, query_words, key_words, ramp, dropout
     )
     d_keys, d_values, d_deadline, d_positions = (grads[i : i + n] for i in range(1, 4 * n + 1, n))
     none = [None] * n
     return (
         grads[0], d_keys, d_values, none, none, d_deadline, none, d_positions,
-        None, None, none, None, None,
+        None, None, None, none, None, None,
     )  # fmt: skip
 
 
@@ -294,7 +315,7 @@ class _Call:
     def common(self) -> dict[str, Any]:
         batch, length, heads, width = self.queries.shape
         return {
-            "scale": math.log2(math.e) / math.sqrt(width),
+            "scale": _scale(width),
             "ramp": self.ramp,
             "threshold": _threshold(self.dropout),
             "drop_scale": 1 / (1 - self.dropout) if self.dropout < 1 else 0.0,
@@ -306,7 +327,7 @@ class _Call:
         }
 
 
-def tile_of(kernel: str, queries: Tensor, positions: bool) -> Tile:
+def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool) -> Tile:
     """The tile of a kernel: "forward", or the gradients by "query" or by "key".
 
     For half precision and width 64 they are the fastest that `benchmarks/attention.py --tune` found
@@ -320,8 +341,12 @@ def tile_of(kernel: str, queries: Tensor, positions: bool) -> Tile:
     if kernel == "key":
         return Tile(32, 64)
     if positions:
-        return Tile(64, 64, stages=2)
+        return Tile(64, 32) if ordered else Tile(64, 64, stages=2)
     return Tile(64, 128, stages=3 if kernel == "forward" else 2)
+
+
+def _tile(kernel: str, queries: Tensor, keys: _FlatSet) -> Tile:
+    return tile_of(kernel, queries, len(keys.positions) > 0, keys.ordered)
 
 
 def _forward(
@@ -331,7 +356,7 @@ def _forward(
     state = None
     taken = [i for i, keys in enumerate(sets) if len(keys.keys) and queries.numel()]
     for i in taken:
-        tile = tile_of("forward", queries, len(sets[i].positions) > 0)
+        tile = _tile("forward", queries, sets[i])
         dtype = queries.dtype if i == taken[-1] else torch.float32
         out = torch.empty_like(queries, dtype=dtype)
         lse = _each_query(queries)
@@ -397,17 +422,15 @@ def _backward_set(
     if not taken:
         return tuple(torch.zeros_like(part) for part in _learned([keys]))
     queries = call.queries
-    batch, _, heads, width = queries.shape
-    query_tile, key_tile = (
-        tile_of(kernel, queries, len(keys.positions) > 0) for kernel in ("query", "key")
-    )
+    batch, _, heads, _ = queries.shape
+    query_tile, key_tile = (_tile(kernel, queries, keys) for kernel in ("query", "key"))
     d_keys, d_values = torch.empty_like(keys.keys), torch.empty_like(keys.values)
     each = heads if len(keys.deadline) else 0
     d_deadline = queries.new_empty((each, len(keys.keys)), dtype=torch.float32)
     d_positions = torch.zeros_like(keys.positions, dtype=torch.float32)
     lists = _lists(call, keys, query_tile)
     for row, rows, scores in _position_scores(call, keys):
-        d_scores = torch.zeros_like(scores)
+        d_scores = (torch.empty_like if keys.ordered else torch.zeros_like)(scores)
         inputs = _inputs(call, keys, scores, words)
         _kernels().span_bwd_q_kernel[_query_grid(call, query_tile, rows)](
             *inputs, *lists, *about_out, d_queries, d_scores,
@@ -419,29 +442,96 @@ def _backward_set(
             row0=row, rows=rows,
             **call.common, **_about(keys), **_cut(key_tile),
         )  # fmt: skip
-        if len(keys.positions):
-            here = slice(row, row + rows)
-            d_queries[here].view(-1, width).add_(d_scores @ keys.positions)
-            d_positions += d_scores.T @ queries[here].view(-1, width)
+        here = slice(row, row + rows)
+        _backward_positions(keys, d_scores, queries[here], d_queries[here], d_positions)
     if len(keys.deadline) == 1:
         d_deadline = d_deadline.sum(dim=0, keepdim=True)
     return d_keys, d_values, d_deadline, d_positions.to(keys.positions.dtype)
 
 
 def _position_scores(call: _Call, keys: _FlatSet) -> Iterator[tuple[int, int, Tensor]]:
-    """q . p for every row of the table, [rows T H, P], for some rows of the batch at a time.
+    """q . p for every row of the table, for some rows of the batch at a time.
 
     Yields the first of the rows, their number and their scores; without positions, all at once.
     """
-    batch, length, heads, width = call.queries.shape
-    if not len(keys.positions):
-        yield 0, batch, call.queries.new_empty(0)
-        return
-    size = length * heads * len(keys.positions) * call.queries.element_size()
-    together = max(_POSITION_BYTES // size, 1)
+    batch, length, heads, _ = call.queries.shape
+    size = length * heads * keys.columns * call.queries.element_size()
+    together = _cdiv(batch, _cdiv(batch * size, _POSITION_BYTES)) if size else batch
     for row in range(0, batch, together):
         some = call.queries[row : row + together]
-        yield row, len(some), some.view(-1, width) @ keys.positions.T
+        yield row, len(some), _scores(keys, some) if size else some.new_empty(0)
+
+
+def _scores(keys: _FlatSet, queries: Tensor) -> Tensor:
+    """q . p, [rows T H, P]; of ordered keys scaled and [rows T H, W], see `kernels`."""
+    flat = queries.view(-1, queries.shape[-1])
+    if not keys.ordered:
+        return flat @ keys.positions.T
+    rows, length, heads, width = queries.shape
+    # Kernels read whole tiles, also where these begin before the first row or end after the last.
+    oldest = -len(keys.positions) - keys.begin  # the key that the first query sees farthest back
+    before = max(8 * (oldest // 8), 0)
+    keys_of_row = len(keys.keys) // (len(keys.offsets) - 1)
+    last_column = keys_of_row + _LARGEST_TILE - 8 * ((oldest + length - 1) // 8)
+    after = max(last_column - keys.columns, 0)
+    size = len(flat) * keys.columns
+    scores = queries.new_empty(before + size + after)[before : before + size]
+    tile = _product_tile(queries)
+    _kernels().span_scores_kernel[_class_grid(queries, tile)](
+        queries, keys.positions, scores, _scale(width), T=length, H=heads, rows=rows,
+        **_columns(keys), E=width, **_product_cut(tile),
+    )  # fmt: skip
+    return scores.view(len(flat), keys.columns)
+
+
+def _backward_positions(
+    keys: _FlatSet, d_scores: Tensor, queries: Tensor, d_queries: Tensor, d_positions: Tensor
+) -> None:
+    """Add to the gradients of queries and positions what that of their scores is worth."""
+    rows, length, heads, width = queries.shape
+    factor = 1 / math.sqrt(width)
+    if not len(keys.positions):
+        return
+    if not keys.ordered:
+        d_queries.view(-1, width).add_(d_scores @ keys.positions, alpha=factor)
+        d_positions.add_(d_scores.T @ queries.view(-1, width), alpha=factor)
+        return
+    tile = _product_tile(queries)
+    sizes = {"T": length, "H": heads, "rows": rows, "E": width}
+    _kernels().span_bwd_scores_kernel[_class_grid(queries, tile)](
+        d_scores, keys.positions, d_queries, factor, **sizes, **_columns(keys), **_product_cut(tile)
+    )
+    parts = queries.new_empty((8, _TABLE_PARTS, keys.columns, width), dtype=torch.float32)
+    _kernels().span_bwd_table_kernel[(_cdiv(keys.columns, tile.keys), 8, _TABLE_PARTS)](
+        d_scores, queries, parts, **sizes,
+        W8=keys.columns // 8, PARTS=_TABLE_PARTS, **_product_cut(tile),
+    )  # fmt: skip
+    _kernels().span_sum_table_kernel[(_cdiv(len(d_positions), 8),)](
+        parts, d_positions, factor, **_columns(keys), E=width, PARTS=_TABLE_PARTS, BP=8
+    )
+
+
+def _product_tile(queries: Tensor) -> Tile:
+    """The tile of matrix products over queries of a class and columns of ordered scores."""
+    if queries.dtype == torch.float32:
+        return Tile(32, 32, stages=1)
+    return Tile(64, 128) if queries.shape[-1] < 128 else Tile(64, 64)
+
+
+def _product_cut(tile: Tile) -> dict[str, int]:
+    cut = {"num_warps": tile.warps, "num_stages": tile.stages}
+    return {"BX": tile.queries, "BC": tile.keys, **cut}
+
+
+def _class_grid(queries: Tensor, tile: Tile) -> tuple[int, int]:
+    """Programs for every tile of queries whose times agree modulo 8, for each of these classes."""
+    rows, length, heads, _ = queries.shape
+    return _cdiv(rows * _cdiv(length, 8) * heads, tile.queries), 8
+
+
+def _columns(keys: _FlatSet) -> dict[str, int]:
+    """How positions stand in the scores."""
+    return {"P": len(keys.positions), "W8": keys.columns // 8, "time0": keys.begin}
 
 
 def _lists(call: _Call, keys: _FlatSet, tile: Tile) -> tuple[Tensor, Tensor]:
@@ -470,12 +560,13 @@ def _inputs(call: _Call, keys: _FlatSet, scores: Tensor, words: Tensor) -> tuple
 
 def _about(keys: _FlatSet) -> dict[str, Any]:
     return {
-        "P": len(keys.positions),
+        **_columns(keys),
         "M": len(keys.keys),
         "STRIDE": keys.stride,
         "HAS_DEADLINE": len(keys.deadline) > 0,
         "PER_HEAD": len(keys.deadline) > 1,
         "POSITIONS": len(keys.positions) > 0,
+        "ORDERED": keys.ordered,
     }
 
 
@@ -506,6 +597,11 @@ def _each_query(queries: Tensor) -> Tensor:
 
 def _sets(*lists: Sequence[Any]) -> list[_FlatSet]:
     return [_FlatSet(*parts) for parts in zip(*lists, strict=True)]
+
+
+def _scale(width: int) -> float:
+    """Of scores, for exponentials of base 2."""
+    return math.log2(math.e) / math.sqrt(width)
 
 
 def _threshold(dropout: float) -> int:

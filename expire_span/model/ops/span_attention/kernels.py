@@ -24,6 +24,16 @@ same bits.
 The position term q . p is computed beforehand for all rows of the table (`qp`, [B, T, H, P]); a
 pair reads or writes its own entry of it. For one query no two keys of a row may share an entry.
 
+Where keys are ORDERED, key n of every row standing at time time0 + n, `qp` has another order, in
+which pairs can be read many at a time: a query's entries stand by falling distance, thus by rising
+time of the key, in a row of W = 8 W8 columns, shifted so that its columns 0, 8, 16 .. belong to
+keys whose n is a multiple of 8. So column 0 is key n = ((t - P - time0) // 8) 8, and column c has
+
+    distance P + lag - c,   table row P - 1 + lag - c,   lag = (t - P - time0) mod 8
+
+Queries whose times agree modulo 8 have the same lag: they are a class, and all of a class take
+part in the same matrix product.
+
 Dropout keeps a pair if a hash of its query's and its key's random word reaches `threshold`.
 
 Names: i_ index of this program, o_ offsets, m_ mask, p_ pointer, b_ block in registers; BT queries
@@ -33,6 +43,7 @@ Shapes
     B rows, T queries, H heads, E head width, P position rows, M keys of all rows
     G deadlines of a key (1, or H if every head has its own)
     S slots: room for the tiles of all rows, see `first_slot`
+    J times of a class: T / 8, rounded up
 """
 
 # mypy: disable-error-code="no-untyped-def, import-untyped, import-not-found, untyped-decorator"
@@ -46,7 +57,7 @@ FAR = tl.constexpr(2**30)
 LEAST = tl.constexpr(2.0**-24)
 
 # Numbers that change from block to block: a kernel is not compiled anew for them.
-VARYING = ("ramp", "threshold", "P", "M", "S", "B", "row0", "rows")
+VARYING = ("ramp", "threshold", "P", "W8", "time0", "M", "S", "B", "row0", "rows")
 
 
 # ---- one pair of query and key: each formula has its home here ---------------------------------
@@ -116,6 +127,55 @@ def store_positions(p_dqp, o_row, m_row, b_dqp, BN: tl.constexpr):
     o_row = tl.max_contiguous(o_row[:, None, :], [1, 1, BN])
     b_dqp = b_dqp.to(p_dqp.dtype.element_ty)
     tl.store(p_dqp + o_row, b_dqp[:, None, :], mask=m_row[:, None, :])
+
+
+@triton.jit
+def ordered_rows(o_t, T, H, P, W8, time0):
+    """Where key 0 of each query's row stands in an ordered `qp`, or would stand.
+
+    Queries after the last one share its row. All are multiples of 8, and the compiler can tell.
+    """
+    o_t = tl.minimum(o_t, T - 1)
+    return o_t * (H * W8 * 8) - ((o_t - P - time0) >> 3) * 8
+
+
+@triton.jit
+def load_transposed(p_qp, i_t, o_n, T, H, P, W8, time0, BT: tl.constexpr):
+    """Entries of an ordered `qp` for keys and a block of queries, [BN, BT]; see `add_ordered`."""
+    o_row = ordered_rows(i_t * BT + tl.arange(0, BT), T, H, P, W8, time0)
+    return tl.load(p_qp + o_row[None, :] + o_n[:, None])
+
+
+@triton.jit
+def add_ordered(b_x, b_qp, o_n, o_t, P, time0):
+    """Scaled scores with those of positions added, where the table has one.
+
+    Entries are read without a mask, since only then eight can be read at once; what a mask would
+    have kept out is there, though it belongs to others. Keys of the future are left to the windows.
+    Both the order of these operations and that scores are scaled before matter to the compiler: so
+    it loads entries ahead of time, in the layout of the products.
+    """
+    return tl.where(o_n >= o_t - P - time0, b_x + b_qp.to(tl.float32), b_x)
+
+
+@triton.jit
+def store_ordered(p_dqp, o_row, o_n, o_t, b_dqp, T, P, W8, time0):
+    """Write entries [BT, BN] of an ordered `qp`; each query writes in its own row only."""
+    b_dqp = tl.where(o_n >= o_t - P - time0, b_dqp, 0.0).to(p_dqp.dtype.element_ty)
+    o_zero = ((o_t - P - time0) >> 3) * 8
+    m_own = (o_n >= o_zero) & (o_n < o_zero + W8 * 8) & (o_t < T)
+    tl.store(p_dqp + o_row + o_n, b_dqp, mask=m_own)
+
+
+@triton.jit
+def clear_ordered(p_dqp, o_t, T, H, W8, BT: tl.constexpr, BN: tl.constexpr):
+    """Zeros in the rows of a block, for the pairs that nobody visits."""
+    for c in range(0, W8 * 8, BN):
+        o_c = c + tl.arange(0, BN)
+        m_c = (o_t < T)[:, None] & (o_c < W8 * 8)[None, :]
+        p_c = p_dqp + o_t[:, None] * (H * W8 * 8) + o_c[None, :]
+        tl.store(p_c, tl.zeros([BT, BN], dtype=p_dqp.dtype.element_ty), mask=m_c)
+    tl.debug_barrier()  # other threads may write the same entries next
 
 
 # ---- where tiles are ---------------------------------------------------------------------------
@@ -224,6 +284,8 @@ def span_fwd_kernel(
     T,
     H,
     P,
+    W8,
+    time0,
     M,
     S,
     B,
@@ -235,6 +297,7 @@ def span_fwd_kernel(
     HAS_DEADLINE: tl.constexpr,
     PER_HEAD: tl.constexpr,
     POSITIONS: tl.constexpr,
+    ORDERED: tl.constexpr,
     DROPOUT: tl.constexpr,
     CONTINUE: tl.constexpr,
 ):
@@ -261,7 +324,10 @@ def span_fwd_kernel(
     o_q = o_t[:, None] * (H * E) + o_e[None, :]
     b_q = tl.load(q + p_bth + o_q, mask=m_t[:, None], other=0.0)
     p_kv = (bos.to(tl.int64) * H + i_h) * E
-    if POSITIONS:
+    if ORDERED:
+        p_qp = qp + (i_r.to(tl.int64) * T * H + i_h) * (W8 * 8)
+        o_row = ordered_rows(o_t, T, H, P, W8, time0)[:, None]
+    elif POSITIONS:
         p_qp = qp + (i_r.to(tl.int64) * T * H + i_h) * P
     if DROPOUT:
         b_qword = tl.load(qword + i_bh * T + o_t, mask=m_t, other=0)
@@ -293,7 +359,7 @@ def span_fwd_kernel(
                 b_k = tl.load(p_k)
                 b_v = tl.load(p_v)
             b_s = tl.dot(b_q, b_k, input_precision="ieee")
-            if PARTIAL or POSITIONS:
+            if PARTIAL or (POSITIONS and not ORDERED):
                 b_first, b_end, _, b_d = load_windows(
                     first,
                     last,
@@ -303,17 +369,23 @@ def span_fwd_kernel(
                     ramp,
                     HAS_DEADLINE,
                 )
-            if POSITIONS:
+                if ORDERED:  # known without being loaded
+                    b_first = tl.where(m_n, time0 + 1 + o_n, FAR)
+            if ORDERED:
+                b_qp = tl.load(p_qp + o_row + o_n[None, :])
+                b_s = add_ordered(b_s * scale, b_qp, o_n[None, :], o_t[:, None], P, time0)
+            elif POSITIONS:
                 o_row, m_row = position_of(b_first[None, :], o_t[:, None], T, H, P, STRIDE)
                 b_s += load_positions(p_qp, o_row, m_row, BT, BN).to(tl.float32)
+            unit = 1.0 if ORDERED else scale  # what is still to be multiplied
             if PARTIAL:
                 m_s = (b_first[None, :] <= o_t[:, None]) & (o_t[:, None] <= b_end[None, :])
                 b_s = tl.where(m_s, b_s, float("-inf"))
-            b_most = tl.maximum(b_m, tl.max(b_s, axis=1) * scale)
+            b_most = tl.maximum(b_m, tl.max(b_s, axis=1) * unit)
             b_base = b_most
             if PARTIAL:  # a query that has seen nothing yet must not subtract infinities
                 b_base = tl.where(b_most == float("-inf"), 0.0, b_most)
-            b_p = tl.exp2(b_s * scale - b_base[:, None])
+            b_p = tl.exp2(b_s * unit - b_base[:, None])
             if PARTIAL and HAS_DEADLINE:
                 b_p *= weight_of(height_of(b_d, i_t * BT, ramp)[None, :], b_fall[:, None])
             b_fade = tl.exp2(b_m - b_base)
@@ -375,6 +447,8 @@ def span_bwd_q_kernel(
     T,
     H,
     P,
+    W8,
+    time0,
     M,
     S,
     B,
@@ -386,6 +460,7 @@ def span_bwd_q_kernel(
     HAS_DEADLINE: tl.constexpr,
     PER_HEAD: tl.constexpr,
     POSITIONS: tl.constexpr,
+    ORDERED: tl.constexpr,
     DROPOUT: tl.constexpr,
     CONTINUE: tl.constexpr,
 ):
@@ -415,7 +490,12 @@ def span_bwd_q_kernel(
     b_lse = tl.load(lse + i_bh * T + o_t, mask=m_t, other=float("inf"))
     b_delta = tl.load(delta + i_bh * T + o_t, mask=m_t, other=0.0)
     p_kv = (bos.to(tl.int64) * H + i_h) * E
-    if POSITIONS:
+    if ORDERED:
+        p_qp = qp + (i_r.to(tl.int64) * T * H + i_h) * (W8 * 8)
+        p_dqp = dqp + (i_r.to(tl.int64) * T * H + i_h) * (W8 * 8)
+        o_row = ordered_rows(o_t, T, H, P, W8, time0)[:, None]
+        clear_ordered(p_dqp, o_t, T, H, W8, BT, BN)
+    elif POSITIONS:
         p_qp = qp + (i_r.to(tl.int64) * T * H + i_h) * P
         p_dqp = dqp + (i_r.to(tl.int64) * T * H + i_h) * P
     if DROPOUT:
@@ -440,7 +520,7 @@ def span_bwd_q_kernel(
                 b_v = tl.load(p_v)
             b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
             b_dp = tl.dot(b_do, b_v, input_precision="ieee")
-            if PARTIAL or POSITIONS:
+            if PARTIAL or (POSITIONS and not ORDERED):
                 b_first, b_end, _, b_d = load_windows(
                     first,
                     last,
@@ -450,10 +530,15 @@ def span_bwd_q_kernel(
                     ramp,
                     HAS_DEADLINE,
                 )
-            if POSITIONS:
+                if ORDERED:  # known without being loaded
+                    b_first = tl.where(m_n, time0 + 1 + o_n, FAR)
+            if POSITIONS and not ORDERED:
                 o_row, m_row = position_of(b_first[None, :], o_t[:, None], T, H, P, STRIDE)
                 b_s += load_positions(p_qp, o_row, m_row, BT, BN).to(tl.float32)
             b_x = b_s * scale - b_lse[:, None]
+            if ORDERED:
+                b_qp = tl.load(p_qp + o_row + o_n[None, :])
+                b_x = add_ordered(b_x, b_qp, o_n[None, :], o_t[:, None], P, time0)
             if PARTIAL:
                 m_s = (b_first[None, :] <= o_t[:, None]) & (o_t[:, None] <= b_end[None, :])
                 b_x = tl.where(m_s, b_x, float("-inf"))
@@ -465,15 +550,23 @@ def span_bwd_q_kernel(
                 m_kept = is_kept(b_qword[:, None], b_kword[None, :], threshold)
                 b_dp = tl.where(m_kept, b_dp * drop_scale, 0.0)
             b_ds = b_p * (b_dp - b_delta[:, None])
-            if POSITIONS:
-                b_dqp = b_ds * (scale * 0.6931471805599453)
-                store_positions(p_dqp, o_row, m_row & m_n[None, :], b_dqp, BN)
-            b_dq = tl.dot(b_ds.to(b_k.dtype), b_k, b_dq, input_precision="ieee")
+            b_ds = b_ds.to(b_k.dtype)
+            if ORDERED:
+                store_ordered(p_dqp, o_row, o_n[None, :], o_t[:, None], b_ds, T, P, W8, time0)
+            elif POSITIONS:
+                store_positions(p_dqp, o_row, m_row & m_n[None, :], b_ds, BN)
+            b_dq = tl.dot(b_ds, b_k, b_dq, input_precision="ieee")
 
     b_dq *= scale * 0.6931471805599453  # scale = log2(e) / sqrt(E)
     if CONTINUE:
         b_dq += tl.load(dq + p_bth + o_q, mask=m_t[:, None], other=0.0).to(tl.float32)
     tl.store(dq + p_bth + o_q, b_dq.to(dq.dtype.element_ty), mask=m_t[:, None])
+
+
+@triton.jit
+def block_of(i, whole_begin, n_whole, PARTIAL: tl.constexpr):
+    """The i-th block of queries, whole ones left out if PARTIAL."""
+    return tl.where(i < whole_begin, i, i + n_whole) if PARTIAL else i
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -501,6 +594,8 @@ def span_bwd_kv_kernel(
     T,
     H,
     P,
+    W8,
+    time0,
     M,
     B,
     row0,
@@ -512,6 +607,7 @@ def span_bwd_kv_kernel(
     HAS_DEADLINE: tl.constexpr,
     PER_HEAD: tl.constexpr,
     POSITIONS: tl.constexpr,
+    ORDERED: tl.constexpr,
     DROPOUT: tl.constexpr,
 ):
     """dK, dV and d deadline (for each head, [H, M]) of one tile of keys, over all queries.
@@ -537,10 +633,13 @@ def span_bwd_kv_kernel(
     b_first, b_end, b_whole, b_d = load_windows(
         first, last, deadline + tl.cast(i_g, tl.int64) * M, bos + o_n, m_n, ramp, HAS_DEADLINE
     )
+    b_end = tl.minimum(b_end, T - 1)
     b_fall = tl.arange(0, BT) * (1.0 / ramp)
     i_bh = i_b.to(tl.int64) * H + i_h
     p_bth = (i_b.to(tl.int64) * T * H + i_h) * E
-    if POSITIONS:
+    if ORDERED:
+        p_qp = qp + ((i_b - row0).to(tl.int64) * T * H + i_h) * (W8 * 8)
+    elif POSITIONS:
         p_qp = qp + ((i_b - row0).to(tl.int64) * T * H + i_h) * P
     if DROPOUT:
         b_kword = tl.load(kword + bos + o_n, mask=m_n, other=0)
@@ -548,7 +647,7 @@ def span_bwd_kv_kernel(
     # Blocks of queries: [begin, end) see some key; [whole_begin, whole_end) are full blocks which
     # see all keys whole.
     t_begin = tl.maximum(tl.min(b_first, axis=0), 0)
-    t_end = tl.minimum(tl.max(b_end, axis=0) + 1, T)
+    t_end = tl.max(b_end, axis=0) + 1
     begin = t_begin // BT
     end = tl.where(t_begin < t_end, tl.cdiv(t_end, BT), begin)
     t_whole = tl.min(tl.where(m_n, b_whole, FAR), axis=0) + 1
@@ -561,12 +660,15 @@ def span_bwd_kv_kernel(
 
     b_dk = tl.zeros([BN, E], dtype=tl.float32)
     b_dv = tl.zeros([BN, E], dtype=tl.float32)
-    b_dd = tl.zeros([BN], dtype=tl.float32)
+    b_dd = tl.zeros([BN, BT], dtype=tl.float32)  # summed over queries only at the end: faster
     for PARTIAL in tl.static_range(2):
         i_begin = begin if PARTIAL else whole_begin
         i_end = (end - n_whole) if PARTIAL else whole_end
+        if ORDERED:  # one turn ahead, which the compiler does not do for transposed blocks
+            i_t = block_of(i_begin, whole_begin, n_whole, PARTIAL)
+            b_qp = load_transposed(p_qp, i_t, o_n, T, H, P, W8, time0, BT)
         for i in range(i_begin, i_end):
-            i_t = tl.where(i < whole_begin, i, i + n_whole) if PARTIAL else i
+            i_t = block_of(i, whole_begin, n_whole, PARTIAL)
             o_t = i_t * BT + tl.arange(0, BT)
             m_t = o_t < T
             o_q = o_t[:, None] * (H * E) + o_e[None, :]
@@ -582,10 +684,14 @@ def span_bwd_kv_kernel(
                 b_delta = tl.load(delta + i_bh * T + o_t)
             b_s = tl.dot(b_k, tl.trans(b_q), input_precision="ieee")
             b_dp = tl.dot(b_v, tl.trans(b_do), input_precision="ieee")
-            if POSITIONS:
+            if POSITIONS and not ORDERED:
                 o_row, m_row = position_of(b_first[None, :], o_t[:, None], T, H, P, STRIDE)
                 b_s += tl.trans(load_positions(p_qp, o_row, m_row, BT, BN)).to(tl.float32)
             b_x = b_s * scale - b_lse[None, :]
+            if ORDERED:
+                b_x = add_ordered(b_x, b_qp, o_n[:, None], o_t[None, :], P, time0)
+                i_next = block_of(i + 1, whole_begin, n_whole, PARTIAL)
+                b_qp = load_transposed(p_qp, i_next, o_n, T, H, P, W8, time0, BT)
             if PARTIAL:
                 m_s = (b_first[:, None] <= o_t[None, :]) & (o_t[None, :] <= b_end[:, None])
                 b_x = tl.where(m_s, b_x, float("-inf"))
@@ -607,7 +713,7 @@ def span_bwd_kv_kernel(
             b_ds = b_p * b_dp
             if PARTIAL and HAS_DEADLINE:
                 m_ramp = o_t[None, :].to(tl.float32) > b_d[:, None]
-                b_dd += tl.sum(tl.where(m_ramp, b_u * b_dp, 0.0), axis=1)
+                b_dd += tl.where(m_ramp, b_u * b_dp, 0.0)
             b_dk = tl.dot(b_ds.to(b_q.dtype), b_q, b_dk, input_precision="ieee")
 
     b_dk *= scale * 0.6931471805599453  # scale = log2(e) / sqrt(E)
@@ -617,8 +723,152 @@ def span_bwd_kv_kernel(
     tl.store(dk + p_kv + o_kv, b_dk, mask=m_stored[:, None])
     tl.store(dv + p_kv + o_kv, b_dv, mask=m_stored[:, None])
     if HAS_DEADLINE:
-        b_dd = tl.where(m_n, b_dd / ramp, 0.0)
+        b_dd = tl.where(m_n, tl.sum(b_dd, axis=1) / ramp, 0.0)
         tl.store(dd + i_h.to(tl.int64) * M + bos + o_n, b_dd, mask=m_stored)
+
+
+# ---- position scores of ordered keys -----------------------------------------------------------
+
+
+@triton.jit
+def rows_of_class(i_x, i_c, rows, T, H, J, BX: tl.constexpr):
+    """The i_x-th BX queries of a class: their (row, time, head), and whether there are so many."""
+    o_x = i_x * BX + tl.arange(0, BX)
+    o_bj = o_x // H
+    o_t = (o_bj % J) * 8 + i_c
+    o_bth = ((o_bj // J) * T + o_t) * H + o_x % H
+    return o_bth.to(tl.int64), (o_bj < rows * J) & (o_t < T)
+
+
+@triton.jit
+def table_row(o_c, i_c, P, time0):
+    """The row of the table in each column, for queries of a class; and whether there is one."""
+    o_p = P - 1 + ((i_c - P - time0) & 7) - o_c
+    return o_p, (o_p >= 0) & (o_p < P)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def span_scores_kernel(
+    q,
+    table,
+    qp,
+    scale,
+    T,
+    H,
+    P,
+    W8,
+    time0,
+    rows,
+    E: tl.constexpr,
+    BX: tl.constexpr,
+    BC: tl.constexpr,
+):
+    """An ordered `qp` of BX queries of a class, in all columns; zero where the table has no row."""
+    i_x, i_c = tl.program_id(0), tl.program_id(1)
+    o_bth, m_x = rows_of_class(i_x, i_c, rows, T, H, tl.cdiv(T, 8), BX)
+    o_e = tl.arange(0, E)
+    b_q = tl.load(q + o_bth[:, None] * E + o_e[None, :], mask=m_x[:, None], other=0.0)
+    p_row = qp + o_bth[:, None] * (W8 * 8)
+    for c in range(0, W8 * 8, BC):
+        o_c = c + tl.arange(0, BC)
+        o_p, m_p = table_row(o_c, i_c, P, time0)
+        p_table = table + o_p[None, :] * E + o_e[:, None]
+        b_table = tl.load(p_table, mask=m_p[None, :], other=0.0)
+        b_qp = tl.dot(b_q, b_table, input_precision="ieee") * scale
+        b_qp = b_qp.to(qp.dtype.element_ty)
+        tl.store(p_row + o_c[None, :], b_qp, mask=m_x[:, None] & (o_c < W8 * 8)[None, :])
+
+
+@triton.jit(do_not_specialize=VARYING)
+def span_bwd_scores_kernel(
+    dqp,
+    table,
+    dq,
+    factor,
+    T,
+    H,
+    P,
+    W8,
+    time0,
+    rows,
+    E: tl.constexpr,
+    BX: tl.constexpr,
+    BC: tl.constexpr,
+):
+    """Add to dQ of BX queries of a class what the gradient of their position scores is worth."""
+    i_x, i_c = tl.program_id(0), tl.program_id(1)
+    o_bth, m_x = rows_of_class(i_x, i_c, rows, T, H, tl.cdiv(T, 8), BX)
+    o_e = tl.arange(0, E)
+    p_row = dqp + o_bth[:, None] * (W8 * 8)
+    b_dq = tl.zeros([BX, E], dtype=tl.float32)
+    for c in range(0, W8 * 8, BC):
+        o_c = c + tl.arange(0, BC)
+        m_c = m_x[:, None] & (o_c < W8 * 8)[None, :]
+        b_dqp = tl.load(p_row + o_c[None, :], mask=m_c, other=0.0)
+        o_p, m_p = table_row(o_c, i_c, P, time0)
+        p_table = table + o_p[:, None] * E + o_e[None, :]
+        b_table = tl.load(p_table, mask=m_p[:, None], other=0.0)
+        b_dq = tl.dot(b_dqp, b_table, b_dq, input_precision="ieee")
+    p_dq = dq + o_bth[:, None] * E + o_e[None, :]
+    b_dq = tl.load(p_dq, mask=m_x[:, None], other=0.0).to(tl.float32) + b_dq * factor
+    tl.store(p_dq, b_dq.to(dq.dtype.element_ty), mask=m_x[:, None])
+
+
+@triton.jit(do_not_specialize=VARYING)
+def span_bwd_table_kernel(
+    dqp,
+    q,
+    parts,
+    T,
+    H,
+    W8,
+    rows,
+    E: tl.constexpr,
+    PARTS: tl.constexpr,
+    BX: tl.constexpr,
+    BC: tl.constexpr,
+):
+    """Of one class and every PARTS-th BX of its queries: dP column by column, [8, PARTS, W, E]."""
+    i_w, i_c, i_p = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    J = tl.cdiv(T, 8)
+    o_c = i_w * BC + tl.arange(0, BC)
+    o_e = tl.arange(0, E)
+    m_c = o_c < W8 * 8
+    b_dp = tl.zeros([BC, E], dtype=tl.float32)
+    for i_x in range(i_p, tl.cdiv(rows * J * H, BX), PARTS):
+        o_bth, m_x = rows_of_class(i_x, i_c, rows, T, H, J, BX)
+        p_dqp = dqp + o_bth[:, None] * (W8 * 8) + o_c[None, :]
+        b_dqp = tl.load(p_dqp, mask=m_x[:, None] & m_c[None, :], other=0.0)
+        b_q = tl.load(q + o_bth[:, None] * E + o_e[None, :], mask=m_x[:, None], other=0.0)
+        b_dp = tl.dot(tl.trans(b_dqp), b_q, b_dp, input_precision="ieee")
+    p_part = parts + (i_c * PARTS + i_p) * (W8 * 8 * E)
+    tl.store(p_part + o_c[:, None] * E + o_e[None, :], b_dp, mask=m_c[:, None])
+
+
+@triton.jit(do_not_specialize=VARYING)
+def span_sum_table_kernel(
+    parts,
+    dp,
+    factor,
+    P,
+    W8,
+    time0,
+    E: tl.constexpr,
+    PARTS: tl.constexpr,
+    BP: tl.constexpr,
+):
+    """Add to dP of BP rows of the table what all parts of all classes hold for them."""
+    o_p = tl.program_id(0) * BP + tl.arange(0, BP)
+    o_pe = o_p[:, None] * E + tl.arange(0, E)[None, :]
+    m_p = (o_p < P)[:, None]
+    b_dp = tl.load(dp + o_pe, mask=m_p, other=0.0)
+    o_part = tl.arange(0, PARTS)[:, None, None] * (W8 * 8 * E)
+    for i_c in tl.static_range(8):
+        o_c, _ = table_row(o_p, i_c, P, time0)  # its own inverse
+        o_ce = o_c[:, None] * E + tl.arange(0, E)[None, :]
+        p_part = parts + i_c * PARTS * (W8 * 8 * E) + o_part + o_ce[None, :, :]
+        b_dp += tl.sum(tl.load(p_part, mask=m_p[None, :, :], other=0.0), axis=0) * factor
+    tl.store(dp + o_pe, b_dp, mask=m_p)
 
 
 @triton.jit

@@ -21,12 +21,16 @@ class Visibility:
         stride: steps that share one position row, counted from `first`.
         offsets: int64 [B + 1] for a packed set: row b owns keys offsets[b] to offsets[b + 1].
             None for a dense set.
+        begin: time of the first key, if the keys of a dense set stand at consecutive times, each
+            seen from the step after its own; None if nothing is known of that. It changes no
+            result: kernels that know it read positions faster.
     """
 
     first: Tensor
     last: Tensor
     stride: int = 1
     offsets: Tensor | None = None
+    begin: int | None = None
 
     @property
     def packed(self) -> bool:
