@@ -135,8 +135,8 @@ def gradients(trainer: Trainer, spans: str, max_span: int) -> Tensor:
 def compare(args: argparse.Namespace, path: Path) -> tuple[float, float]:
     """Relative errors against the reference in float32: of this step, of the reference's own bf16.
 
-    Each parameter's gradient counts alike, whatever its size. Layers are not compiled for this: that
-    compiled ones equal eager ones is for `tests/training/test_gpu.py` to show.
+    Each parameter's gradient counts alike, whatever its size. Layers are not compiled for this:
+    that compiled ones equal eager ones is for `tests/training/test_gpu.py` to show.
     """
     ours = replace(experiment(args, path), batch=2, precision="bfloat16", compile=False)
     ours = replace(ours, model=replace(ours.model, dropout=0.0, layers=2))
