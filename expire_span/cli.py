@@ -31,6 +31,9 @@ DESCRIPTION = """Transformers that learn what to forget.
 """
 
 
+OTHER_MEMORY = """For another memory, end with model.memory:fixed-span, model.memory:adaptive-span,
+model.memory:compressive or model.memory:expire-span and its options; --help after it lists them."""
+
 TRAIN_ARGUMENTS = """Args:
     experiment: what to train.
     out: folder for metrics and checkpoints.
@@ -95,7 +98,9 @@ def _train_command(name: str) -> Callable[..., None]:
         result = train_experiment(experiment, out, resume=resume)
         print(json.dumps({"run": str(out), **result}, indent=2))
 
-    train.__doc__ = f"{inspect.getdoc(EXPERIMENTS[name])}\n\n{TRAIN_ARGUMENTS}"
+    train.__doc__ = "\n\n".join(
+        [inspect.getdoc(EXPERIMENTS[name]) or "", OTHER_MEMORY, TRAIN_ARGUMENTS]
+    )
     return train
 
 
@@ -108,7 +113,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        if arguments[:1] == ["train"]:
+        if arguments[:1] == ["train"] and arguments[1:2] and arguments[1] in EXPERIMENTS:
+            name, options = arguments[1], arguments[2:]
+            settings = _parser_settings(options)
+            title = f"expire-span train {name}"
+            tyro.cli(_train_command(name), prog=title, args=options, config=settings)
+        elif arguments[:1] == ["train"]:
             experiments = {name: _train_command(name) for name in EXPERIMENTS}
             _run(experiments, arguments[1:], "expire-span train", inspect.getdoc(train))
         else:
@@ -119,6 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "list": list_experiments,
             }
             _run(commands, arguments, "expire-span", DESCRIPTION)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        raise SystemExit(141) from None
     except (ValueError, OSError) as error:
         print(f"expire-span: {error}", file=sys.stderr)
         raise SystemExit(2) from None

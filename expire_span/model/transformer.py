@@ -187,7 +187,13 @@ class Transformer(nn.Module):
         return self.head
 
     def compile_layers(self) -> None:
-        """Compile the layers, each as one graph; all of them share a few, however memory grows."""
+        """Compile the layers, each as one graph; all of them share a few, however memory grows.
+
+        Only fused attention can be part of a graph: the others ask for sizes that live on the device.
+        With them nothing is compiled.
+        """
+        if self._implementation() != "fused":
+            return
         for layer in self.stack():
             layer.compile(fullgraph=True, dynamic=self.config.memory.symbolic_sizes())
 

@@ -82,7 +82,7 @@ class Experiment:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of matrix products; auto takes bfloat16 on a GPU that has it."""
     compile: bool = True
-    """Compile the model if it runs on a GPU; takes a minute at the start."""
+    """Compile the model if it runs on a GPU with fused attention; takes a minute at the start."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda, cuda:1 ..."""
 

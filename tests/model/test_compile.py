@@ -30,3 +30,9 @@ def test_a_layer_is_one_graph_and_few_of_them_serve_every_memory_size(case: Case
     for ours, theirs in zip(compiled.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
     assert counter.frame_count <= 6  # not one for each of three layers and nine sizes
+
+
+def test_without_fused_attention_nothing_is_compiled():
+    model = make_model(CASES["expire"])
+    model.compile_layers()
+    assert all(layer._compiled_call_impl is None for layer in model.stack())
