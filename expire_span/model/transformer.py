@@ -189,7 +189,7 @@ class Transformer(nn.Module):
     def compile_layers(self) -> None:
         """Compile the layers, each as one graph; all of them share a few, however memory grows.
 
-        Only fused attention can be part of a graph: the others ask for sizes that live on the device.
+        Only fused attention can be part of a graph: others ask for sizes that live on the device.
         With them nothing is compiled.
         """
         if self._implementation() != "fused":
