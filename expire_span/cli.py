@@ -5,6 +5,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,16 +16,17 @@ from expire_span.experiments import EXPERIMENTS
 from expire_span.tasks import Split
 from expire_span.training.evaluation import evaluate as evaluate_model
 from expire_span.training.experiment import Experiment
-from expire_span.training.loop import load_run
+from expire_span.training.loop import EXPERIMENT_FILE, load_run
 from expire_span.training.loop import train as train_experiment
+from expire_span.training.records import load_experiment
 
 DESCRIPTION = """Transformers that learn what to forget.
 
-    expire-span demo                     see it work, in about a minute on two CPU cores
+    expire-span demo                     see it work, in a minute or two on a CPU
     expire-span list                     what can be trained
     expire-span train recall --help      every setting of an experiment
     expire-span train text --task.path FILE --out runs/mine
-    expire-span train recall model.memory:fixed-span --model.memory.span 64
+    expire-span train recall model.memory:fixed-span --model.memory.span 64 --out runs/window
                                          the same with another memory policy: expire-span,
                                          fixed-span, adaptive-span or compressive
     expire-span evaluate runs/mine --split test
@@ -71,7 +73,7 @@ def evaluate(
         limit: cut every memory at this distance, to find out what longer memory is worth.
         device: auto, cpu, cuda ...
     """
-    experiment, model = load_run(run, device)
+    experiment, model, step = load_run(run, device)
     result = evaluate_model(
         model,
         experiment.task,
@@ -83,12 +85,22 @@ def evaluate(
         limit=limit,
         progress=True,
     )
-    print(json.dumps({"run": str(run), "split": split, **result}, indent=2))
+    about = {"run": str(run), "step": step, "split": split, "limit": limit}
+    _print({**about, **result})
 
 
-def _train_command(name: str) -> Callable[..., None]:
-    """The command `train NAME`: every field of the experiment is an option."""
-    default = EXPERIMENTS[name]()
+def _print(result: dict[str, Any]) -> None:
+    """JSON with as many digits as mean something."""
+    rounded = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in result.items()}
+    print(json.dumps(rounded, indent=2))
+
+
+def _train_command(name: str, options: Sequence[str] = ()) -> Callable[..., None]:
+    """The command `train NAME`: every field of the experiment is an option.
+
+    A run that is resumed starts from its own settings, so that they need not be repeated.
+    """
+    default = _resumed(name, options) or EXPERIMENTS[name]()
 
     def train(
         experiment: Annotated[Experiment, tyro.conf.arg(name="")] = default,
@@ -96,12 +108,21 @@ def _train_command(name: str) -> Callable[..., None]:
         resume: bool = False,
     ) -> None:
         result = train_experiment(experiment, out, resume=resume)
-        print(json.dumps({"run": str(out), **result}, indent=2))
+        _print({"run": str(out), **result})
 
     train.__doc__ = "\n\n".join(
         [inspect.getdoc(EXPERIMENTS[name]) or "", OTHER_MEMORY, TRAIN_ARGUMENTS]
     )
     return train
+
+
+def _resumed(name: str, options: Sequence[str]) -> Experiment | None:
+    """The experiment of the run that these options resume, if there is one."""
+    if "--resume" not in options:
+        return None
+    out = dict(pairwise(options)).get("--out", f"runs/{name}")
+    saved = Path(out) / EXPERIMENT_FILE
+    return load_experiment(saved) if saved.exists() else None
 
 
 def train() -> None:
@@ -117,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             name, options = arguments[1], arguments[2:]
             settings = _parser_settings(options)
             title = f"expire-span train {name}"
-            tyro.cli(_train_command(name), prog=title, args=options, config=settings)
+            tyro.cli(_train_command(name, options), prog=title, args=options, config=settings)
         elif arguments[:1] == ["train"]:
             experiments = {name: _train_command(name) for name in EXPERIMENTS}
             _run(experiments, arguments[1:], "expire-span train", inspect.getdoc(train))
@@ -135,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"expire-span: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
-        hint = "; train goes on from its last checkpoint with --resume" * ("train" in arguments)
+        hint = ": what is saved goes on with --resume" * ("train" in arguments)
         print(f"expire-span: stopped{hint}.", file=sys.stderr)
         raise SystemExit(130) from None
 
@@ -158,5 +179,5 @@ def _run(
 def _parser_settings(arguments: Sequence[str]) -> tuple[Any, ...]:
     """Options of the experiment's own memory policy, unless another one is asked for by name."""
     if any(argument.startswith("model.memory:") for argument in arguments):
-        return (tyro.conf.ConsolidateSubcommandArgs,)
-    return (tyro.conf.ConsolidateSubcommandArgs, tyro.conf.AvoidSubcommands)
+        return (tyro.conf.CascadeSubcommandArgs,)
+    return (tyro.conf.CascadeSubcommandArgs, tyro.conf.AvoidSubcommands)

@@ -42,7 +42,7 @@ def demo(out: Path = Path("demo.png"), seed: int = 0, steps: int | None = None) 
     """Train three memories on one small task, print how they compare, draw what was kept.
 
     One token in 128 is a cue; later tokens ask for it again and again. A window must be long to
-    hold the cue, Expire-Span learns to hold nothing else.
+    hold the cue; Expire-Span learns to hold the cue, and the rest only for a while.
 
     Args:
         out: where the picture goes.

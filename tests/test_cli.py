@@ -30,7 +30,7 @@ def test_train_then_resume_then_evaluate(tmp_path, capsys):
     run = str(tmp_path / "run")
     main(["train", "recall", *TINY, "--out", run, "--model.memory.ramp", "5"])
     trained = json.loads(capsys.readouterr().out)
-    main(["train", "recall", *TINY, "--out", run, "--model.memory.ramp", "5", "--resume"])
+    main(["train", "recall", "--out", run, "--resume"])  # with the run's own settings
     assert json.loads(capsys.readouterr().out) == trained
     main(["evaluate", run, "--split", "valid", "--device", "cpu"])
     evaluated = json.loads(capsys.readouterr().out)
@@ -50,6 +50,8 @@ def test_evaluate_reads_as_much_as_it_is_told(tmp_path, capsys):
         result = json.loads(capsys.readouterr().out)
         counts.append(result["scored"])
         assert result["live"] <= 8
+        assert result["limit"] == 8
+        assert result["step"] == 3
     assert counts[0] < counts[1]
 
 
@@ -67,7 +69,7 @@ def test_evaluate_reads_as_much_as_it_is_told(tmp_path, capsys):
 def test_the_memory_policy_can_be_swapped(policy, options, tmp_path, capsys):
     run = tmp_path / "run"
     swap = [f"model.memory:{policy}", *options]
-    main(["train", "recall", "--out", str(run), *TINY, *swap])
+    main(["train", "recall", "--out", str(run), *swap, *TINY])
     saved = json.loads((run / "experiment.json").read_text())
     assert saved["model"]["memory"]["kind"].lower() == policy.replace("-", "")
 

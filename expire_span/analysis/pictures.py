@@ -9,7 +9,6 @@ import matplotlib
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import ScalarFormatter
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,9 @@ def draw_performance(axes: Axes, points: Sequence[Point], label: str, chance: fl
         )
     axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="chance")
     axes.set_xscale("log")
-    axes.xaxis.set_minor_formatter(ScalarFormatter())
-    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.set_xlim(8, 200)
+    axes.set_xticks([10, 20, 50, 100, 200], labels=["10", "20", "50", "100", "200"])
+    axes.minorticks_off()
     axes.set_ylim(0, 1.05)
     axes.set_xlabel("live memories per layer")
     axes.set_ylabel(label)

@@ -8,11 +8,14 @@ from expire_span.training.schedule import PenaltySchedule, RateSchedule
 
 
 def copy() -> Experiment:
-    """Up to 8 A's, up to 128 B's, then the A's again; minutes on two CPU cores.
+    """Up to 8 A's, up to 128 B's, then the A's again; eight minutes on a CPU.
+
+    3,000 steps gave 66.9 % of the answers right (93.1 % of their tokens) with 63 live memories a
+    layer (`docs/log.md`). Seeing nothing gives 12.5 %, a perfect memory 100 %.
 
     The paper: 26.7 % (Transformer-XL, 2k), 29.4 % (Expire-Span, 16k), 52.1 % (Expire-Span, 128k),
-    for distances up to 128k. Seeing nothing gives 12.5 %. For longer distances raise
-    `task.max_distance` and `model.memory.max_span` together.
+    for distances up to 128k. For longer distances raise `task.max_distance` and
+    `model.memory.max_span` together.
     """
     task = Copy(max_distance=128)
     return Experiment(

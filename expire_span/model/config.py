@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from expire_span.model.memory import AnyMemory
+from expire_span.model.memory import AnyMemory, MemoryPolicy
 from expire_span.model.memory.base import positive
 from expire_span.model.ops.span_attention import AUTOMATIC, IMPLEMENTATIONS
 
@@ -68,6 +68,10 @@ class TransformerConfig:
                 raise ValueError(
                     f"{name} must be one of {', '.join(allowed)}, but is {getattr(self, name)!r}."
                 )
+        if not isinstance(self.memory, MemoryPolicy):
+            raise ValueError(
+                f"memory must be a policy such as ExpireSpan(16384, 128), but is {self.memory!r}."
+            )
         self.memory.check(self.block)
 
     @property

@@ -39,6 +39,8 @@ class TokenInput(nn.Module):
 
         Ids are checked where that is free, on a CPU; on a GPU it would stop the stream of work.
         """
+        if tokens.is_floating_point():
+            raise ValueError(f"Token ids must be whole numbers, but are {tokens.dtype}.")
         vocab = self.embedding.num_embeddings
         if tokens.device.type == "cpu" and tokens.numel():
             low, high = int(tokens.min()), int(tokens.max())

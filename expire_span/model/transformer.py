@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from expire_span.model.config import TransformerConfig
@@ -119,7 +119,11 @@ class Transformer(nn.Module):
 
     def load_memory(self, path: str | Path) -> Memory:
         """Read what `Memory.save` wrote, onto the model's device."""
-        with safe_open(path, framework="pt") as file:
+        try:
+            opened = safe_open(path, framework="pt")
+        except SafetensorError as error:
+            raise ValueError(f"{path} is not a memory that was saved: {error}.") from error
+        with opened as file:
             about = json.loads((file.metadata() or {}).get("memory", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return self.restore_memory(tensors, about)
@@ -232,6 +236,11 @@ class Transformer(nn.Module):
     def _check(
         self, tokens: Tensor, memory: Memory, starts: Tensor | None, limit: int | None
     ) -> None:
+        if not isinstance(memory, Memory):
+            raise ValueError(
+                f"The second argument is a memory, such as step.memory or model.start(batch), but "
+                f"got {type(memory).__name__}."
+            )
         if tokens.ndim < 2:
             raise ValueError(f"tokens must be [rows, steps], but have shape {[*tokens.shape]}.")
         batch, length = tokens.shape[:2]
@@ -259,8 +268,8 @@ class Transformer(nn.Module):
                 f"This memory is on {memory.origin.device}, but the tokens are on {tokens.device}: "
                 f"move it with memory.to({str(tokens.device)!r})."
             )
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit is a distance of at least 0, but is {limit}.")
+        if limit is not None and (not isinstance(limit, int) or limit < 0):
+            raise ValueError(f"limit is a whole distance of at least 0, but is {limit}.")
         if starts is None:
             return
         if starts.shape != (batch, length) or starts.dtype != torch.bool:

@@ -4,14 +4,18 @@ Everything that a step depends on is a field of `Trainer` and part of its checkp
 that was stopped and resumed makes the same updates as one that never stopped, bit for bit.
 """
 
+import signal
+import threading
 import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from expire_span.model.transformer import Transformer
 from expire_span.tasks import Batch
@@ -159,9 +163,10 @@ class Trainer:
         names = differences(saved, to_record(self.experiment))
         changed = [name for name in names if not name.startswith(free)]
         if changed:
+            why = " (a cosine decay depends on the number of steps)" if "steps" in changed else ""
             raise ValueError(
-                f"The checkpoint is of another experiment; these settings differ: "
-                f"{', '.join(changed)}."
+                f"The checkpoint is of another experiment: resume it with its own settings; these "
+                f"differ: {', '.join(changed)}{why}."
             )
 
 
@@ -185,7 +190,7 @@ def train(
     pace = Pace(experiment, trainer.step)
     result: dict[str, float] = {}
     bar = tqdm(total=experiment.steps, initial=trainer.step, unit="step", disable=not progress)
-    with bar, log:
+    with bar, log, logging_redirect_tqdm(), Interruption() as interruption:
         while trainer.step < experiment.steps:
             step = trainer.step + 1
 
@@ -199,8 +204,10 @@ def train(
                 log.write(step, metrics)
                 watch.look(step, metrics)
                 bar.set_postfix(_summary(metrics, trainer.score.metric))
-            if due(experiment.save_every):
+            if due(experiment.save_every) or interruption.wanted:
                 checkpoints.save(trainer.checkpoint(), folder / CHECKPOINTS, step)
+            if interruption.wanted:
+                raise KeyboardInterrupt
             if due(experiment.evaluation.every):
                 result = _evaluate(trainer)
                 log.write(step, {f"valid/{name}": value for name, value in result.items()})
@@ -208,15 +215,16 @@ def train(
     return result or _evaluate(trainer)
 
 
-def load_run(folder: Path, device: str = "auto") -> tuple[Experiment, Transformer]:
-    """The experiment and the trained model of a run, from its newest checkpoint."""
+def load_run(folder: Path, device: str = "auto") -> tuple[Experiment, Transformer, int]:
+    """The experiment of a run, its model as last saved, and the step at which that was."""
     experiment = replace(load_experiment(folder / EXPERIMENT_FILE), device=device)
     newest = checkpoints.latest(folder / CHECKPOINTS)
     if newest is None:
         raise ValueError(f"{folder} has no checkpoint yet: train it first.")
+    saved = checkpoints.load(newest)
     model = Transformer(experiment.model)
-    model.load_state_dict(checkpoints.load(newest).part("model"))
-    return experiment, model.to(choose_device(device)).eval()
+    model.load_state_dict(saved.part("model"))
+    return experiment, model.to(choose_device(device)).eval(), saved.values["step"]
 
 
 def choose_device(name: str) -> torch.device:
@@ -226,6 +234,26 @@ def choose_device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"There is no GPU here to run on {name!r}: choose cpu or auto.")
     return torch.device(name)
+
+
+class Interruption:
+    """While it lasts, the first Ctrl-C is noted instead of striking in the middle of an update."""
+
+    def __enter__(self) -> Self:
+        self.wanted = False
+        self._former: Any = None
+        if threading.current_thread() is threading.main_thread():  # no other may set handlers
+            self._former = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._former is not None:
+            signal.signal(signal.SIGINT, self._former)
+
+    def _note(self, *_: object) -> None:
+        if self.wanted:  # a second one means: now
+            raise KeyboardInterrupt
+        self.wanted = True
 
 
 class Pace:
@@ -249,9 +277,10 @@ class Pace:
 def _open(experiment: Experiment, folder: Path, resume: bool) -> Trainer:
     """A trainer at its first step, or where the newest checkpoint left it."""
     newest = checkpoints.latest(folder / CHECKPOINTS)
-    if resume and newest is None:
-        raise ValueError(f"{folder} has no checkpoint to resume from: check --out.")
-    if not resume and (newest is not None or (folder / EXPERIMENT_FILE).exists()):
+    begun = (folder / EXPERIMENT_FILE).exists()
+    if resume and not begun:
+        raise ValueError(f"{folder} holds no run that could be resumed: check --out.")
+    if begun and not resume:
         raise ValueError(
             f"{folder} already holds a run: pass --resume to go on with it, or choose another "
             "folder with --out."

@@ -147,7 +147,7 @@ def call(model: Transformer, **changes: Any) -> Any:
             {"tokens": random_tokens(2, 6).to("meta")},
             "^The model is on cpu, but the tokens are on meta: move them to the model's device",
         ),
-        ({"limit": -1}, "^limit is a distance of at least 0, but is -1"),
+        ({"limit": -1}, "^limit is a whole distance of at least 0, but is -1"),
         (
             {"starts": torch.zeros(2, 5, dtype=torch.bool)},
             r"^starts must be a bool tensor of shape \[2, 6\], but is torch.bool of shape \[2, 5\]",
@@ -262,3 +262,17 @@ def test_rows_that_are_not_there_are_refused(rows: list[int]) -> None:
 )
 def test_numbers_that_are_none_are_refused(make: Callable[[], Any]) -> None:
     refused(make, "but is (2.5|nan)")
+
+
+def test_what_is_no_memory_or_policy_is_refused() -> None:
+    model = model_of()
+    step = call(model, memory=model.start(2))
+    refused(lambda: call(model, memory=step), "^The second argument is a memory, .* but got Step")
+    refused(lambda: model_of(None), "^memory must be a policy such as ExpireSpan")  # type: ignore[arg-type]
+    refused(lambda: call(model, tokens=random_tokens(2, 6).float()), "^Token ids must be whole")
+    refused(lambda: call(model, limit=2.5), "^limit is a whole distance")
+
+
+def test_a_file_that_is_no_memory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no memory at all")
+    refused(lambda: model_of().load_memory(tmp_path / "text"), "is not a memory that was saved")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import MEMORIES, small_experiment, tasks
 
 from expire_span import ExpireSpan, FixedSpan
 from expire_span.experiments.recall import recall
@@ -19,6 +18,7 @@ from expire_span.training.experiment import EvaluationConfig
 from expire_span.training.loop import Trainer, choose_device, load_run, train
 from expire_span.training.metrics import Means, SpanGradients, SpanWatch
 from expire_span.training.schedule import PenaltySchedule
+from runs import MEMORIES, small_experiment, tasks
 
 
 def test_one_update_is_adam_on_loss_plus_penalty():
@@ -190,7 +190,8 @@ def test_an_endless_stream_needs_a_number_of_blocks():
 
 def test_a_trained_run_can_be_loaded(tmp_path):
     result = train(small_experiment(), tmp_path, progress=False)
-    experiment, model = load_run(tmp_path, device="cpu")
+    experiment, model, step = load_run(tmp_path, device="cpu")
+    assert step == experiment.steps
     settings = experiment.evaluation
     again = evaluate(model, experiment.task, "valid", batch=settings.batch, blocks=settings.blocks)
     assert again == result

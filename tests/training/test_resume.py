@@ -1,18 +1,20 @@
 """A run that was stopped and resumed equals one that never stopped, bit for bit, on a CPU."""
 
 import json
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from runs import MEMORIES, small_experiment, tasks
 
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.experiment import Experiment
 from expire_span.training.loop import Trainer, train
 from expire_span.training.schedule import PenaltySchedule
+from runs import MEMORIES, small_experiment, tasks
 
 STEPS = 12
 
@@ -110,14 +112,14 @@ def test_another_experiment_is_refused_with_the_settings_that_differ(tmp_path):
     experiment = small_experiment(steps=4)
     train(experiment, tmp_path, progress=False)
     other = replace(experiment, seed=5, model=replace(experiment.model, dropout=0.3))
-    with pytest.raises(ValueError, match=r"settings differ: model\.dropout, seed\.$"):
+    with pytest.raises(ValueError, match=r"these differ: model\.dropout, seed\.$"):
         train(other, tmp_path, resume=True, progress=False)
 
 
 def test_a_longer_cosine_is_another_experiment_but_a_longer_constant_rate_is_not(tmp_path):
     experiment = small_experiment(steps=4)
     train(experiment, tmp_path, progress=False)
-    with pytest.raises(ValueError, match=r"settings differ: steps\.$"):
+    with pytest.raises(ValueError, match=r"these differ: steps \(a cosine decay depends on"):
         train(replace(experiment, steps=8), tmp_path, resume=True, progress=False)
 
 
@@ -127,7 +129,7 @@ def test_resume_equals_no_stop_while_the_penalty_waits_for_a_metric(tmp_path):
 
 
 def test_there_must_be_something_to_resume(tmp_path):
-    with pytest.raises(ValueError, match=r"has no checkpoint to resume from: check --out\.$"):
+    with pytest.raises(ValueError, match=r"holds no run that could be resumed: check --out\.$"):
         train(small_experiment(steps=4), tmp_path, resume=True, progress=False)
 
 
@@ -157,3 +159,31 @@ def test_a_text_that_has_moved_is_still_the_same_text(tmp_path):
     Path(moved).write_bytes(b"another text altogether " * 200)
     with pytest.raises(ValueError, match="has changed since this position was saved"):
         train(again, tmp_path / "run", resume=True, progress=False)
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(tmp_path):
+    experiment = small_experiment(steps=4)
+    whole = train(experiment, tmp_path / "whole", progress=False)
+    train(experiment, tmp_path / "stopped", progress=False)
+    shutil.rmtree(tmp_path / "stopped" / "checkpoints")
+    assert train(experiment, tmp_path / "stopped", resume=True, progress=False) == whole
+
+
+def test_ctrl_c_saves_first_and_the_run_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch):
+    experiment = small_experiment(save_every=100)
+    whole = train(experiment, tmp_path / "whole", progress=False)
+    update = Trainer.update
+
+    def interrupted(trainer: Trainer, watch_spans: bool = False) -> None:
+        if trainer.step == 6:
+            os.kill(os.getpid(), signal.SIGINT)  # in the middle of the seventh update
+        update(trainer, watch_spans)
+
+    monkeypatch.setattr(Trainer, "update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(experiment, tmp_path / "stopped", progress=False)
+    monkeypatch.undo()
+    newest = checkpoints.latest(tmp_path / "stopped" / "checkpoints")
+    assert newest is not None
+    assert checkpoints.load(newest).values["step"] == 7
+    assert train(experiment, tmp_path / "stopped", resume=True, progress=False) == whole
