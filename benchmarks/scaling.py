@@ -31,9 +31,9 @@ import torch
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from train_step import MARGIN, compare, experiment, set_spans, timed
 
 from expire_span.training.loop import Trainer
+from train_step import MARGIN, compare, experiment, set_spans, timed
 
 RAMP, BLOCK = 128, 512
 LIVE = (512, 1024, 2048, 4096, 8192, 16384, 32768)

@@ -30,11 +30,10 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
 
-from train_step import MARGIN, experiment, set_spans
-
 import expire_span as es
 from expire_span.training.evaluation import autocast
 from expire_span.training.metrics import Means, memory_metrics
+from train_step import MARGIN, experiment, set_spans
 
 LINES = 20  # printed along the way
 FLAT = 0.02  # growth of resident memory over the last half that still counts as none

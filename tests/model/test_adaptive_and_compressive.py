@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from policies import Case, assert_same, gradients, make_model, ragged_calls, random_tokens, read
 from torch import Tensor
 
 from expire_span import AdaptiveSpan, Compressive, Transformer
 from expire_span.model.memory import StateSet, Window
 from expire_span.model.memory.compressive import CompressiveKeeper, CompressiveMemory
 from expire_span.model.ops.ramp import NEVER
+from policies import Case, assert_same, gradients, make_model, ragged_calls, random_tokens, read
 
 
 def adaptive_model(ratios: Sequence[float], layers: int = 1) -> Transformer:

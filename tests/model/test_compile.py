@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch._dynamo.testing
+
 from policies import CASES, Case, make_model, random_tokens
 
 PICKED = ("expire-budget", "adaptive", "compressive")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from policies import VOCAB, Case, make_model, random_tokens
 
 from expire_span import (
     AdaptiveSpan,
@@ -20,6 +19,7 @@ from expire_span import (
     Transformer,
     TransformerConfig,
 )
+from policies import VOCAB, Case, make_model, random_tokens
 
 SIZES: dict[str, Any] = {
     "vocab": VOCAB,

@@ -15,6 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model.oracle import Truth, whole_stream
+from torch import Tensor
+
+from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, Memory, Step
+from expire_span.model.memory import POLICIES
 from policies import (
     CASES,
     VOCAB,
@@ -31,10 +35,6 @@ from policies import (
     read,
     unbudgeted_case,
 )
-from torch import Tensor
-
-from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, Memory, Step
-from expire_span.model.memory import POLICIES
 
 two_models = pytest.mark.parametrize(("norm", "start"), [("post", "empty"), ("pre", "zeros")])
 

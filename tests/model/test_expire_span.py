@@ -11,6 +11,12 @@ from dataclasses import replace
 import pytest
 import torch
 from model.oracle import whole_stream
+from torch import Tensor
+
+from expire_span import ExpireSpan, Memory, Transformer
+from expire_span.model.memory import Window
+from expire_span.model.memory.expire_span import ExpireSpanKeeper, ExpiringMemory
+from expire_span.model.ops.ramp import NEVER
 from policies import (
     UNBUDGETED,
     Case,
@@ -25,12 +31,6 @@ from policies import (
     random_tokens,
     read,
 )
-from torch import Tensor
-
-from expire_span import ExpireSpan, Memory, Transformer
-from expire_span.model.memory import Window
-from expire_span.model.memory.expire_span import ExpireSpanKeeper, ExpiringMemory
-from expire_span.model.ops.ramp import NEVER
 
 EXPIRE = {name: case for name, case in UNBUDGETED.items() if isinstance(case.memory, ExpireSpan)}
 expire_case = pytest.mark.parametrize("case", EXPIRE.values(), ids=EXPIRE.keys())

@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from policies import assert_same
 from torch import Tensor
 
 from expire_span.model.ops.ramp import NEVER
@@ -18,6 +17,7 @@ from expire_span.model.ops.span_attention import (
     rows_of,
     span_attention,
 )
+from policies import assert_same
 
 reference = partial(span_attention, impl="reference")
 B, T, H, E, RAMP = 3, 5, 2, 4, 3

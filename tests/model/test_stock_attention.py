@@ -22,13 +22,13 @@ from model.test_span_attention import (
     queries,
     some_deadlines,
 )
-from policies import CASES as POLICIES
-from policies import assert_same, hidden_of, make_model, random_tokens, read
 from torch import Tensor
 
 from expire_span.model.ops.span_attention import IMPLEMENTATIONS, KeySet, Visibility, stock
 from expire_span.model.ops.span_attention.reference import reference_attention
 from expire_span.model.ops.span_attention.stock import faster_than_reference, stock_attention
+from policies import CASES as POLICIES
+from policies import assert_same, hidden_of, make_model, random_tokens, read
 
 
 def ordered(count: int = 8, **settings: int | Tensor) -> KeySet:

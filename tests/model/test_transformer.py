@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from policies import VOCAB, Case, assert_same, both_norms, make_model, random_tokens
 from torch import Tensor, nn
 
 from expire_span import ExpireSpan, FixedSpan, Transformer, TransformerConfig
+from policies import VOCAB, Case, assert_same, both_norms, make_model, random_tokens
 
 CASE = Case(FixedSpan(4), block=6)
 

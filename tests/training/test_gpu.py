@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from runs import small_experiment
 
 from expire_span.experiments.recall import recall
 from expire_span.training.experiment import Experiment
 from expire_span.training.loop import Trainer
+from small_runs import small_experiment
 
 pytestmark = [
     pytest.mark.gpu,

@@ -18,7 +18,7 @@ from expire_span.training.experiment import EvaluationConfig
 from expire_span.training.loop import Trainer, choose_device, load_run, train
 from expire_span.training.metrics import Means, SpanGradients, SpanWatch
 from expire_span.training.schedule import PenaltySchedule
-from runs import MEMORIES, small_experiment, tasks
+from small_runs import MEMORIES, small_experiment, tasks
 
 
 def test_one_update_is_adam_on_loss_plus_penalty():

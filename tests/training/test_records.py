@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from runs import MEMORIES, small_experiment
 
 from expire_span.experiments import EXPERIMENTS
 from expire_span.training.records import (
@@ -14,6 +13,7 @@ from expire_span.training.records import (
     save_experiment,
     to_record,
 )
+from small_runs import MEMORIES, small_experiment
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -14,7 +14,7 @@ from expire_span.training import checkpoint as checkpoints
 from expire_span.training.experiment import Experiment
 from expire_span.training.loop import Trainer, train
 from expire_span.training.schedule import PenaltySchedule
-from runs import MEMORIES, small_experiment, tasks
+from small_runs import MEMORIES, small_experiment, tasks
 
 STEPS = 12
 
