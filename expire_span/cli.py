@@ -120,7 +120,8 @@ def _resumed(name: str, options: Sequence[str]) -> Experiment | None:
     """The experiment of the run that these options resume, if there is one."""
     if "--resume" not in options:
         return None
-    out = dict(pairwise(options)).get("--out", f"runs/{name}")
+    words = [word for option in options for word in option.split("=", 1)]
+    out = dict(pairwise(words)).get("--out", f"runs/{name}")
     saved = Path(out) / EXPERIMENT_FILE
     return load_experiment(saved) if saved.exists() else None
 

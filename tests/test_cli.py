@@ -30,8 +30,9 @@ def test_train_then_resume_then_evaluate(tmp_path, capsys):
     run = str(tmp_path / "run")
     main(["train", "recall", *TINY, "--out", run, "--model.memory.ramp", "5"])
     trained = json.loads(capsys.readouterr().out)
-    main(["train", "recall", "--out", run, "--resume"])  # with the run's own settings
-    assert json.loads(capsys.readouterr().out) == trained
+    for out in (["--out", run], [f"--out={run}"]):
+        main(["train", "recall", *out, "--resume"])  # with the run's own settings
+        assert json.loads(capsys.readouterr().out) == trained
     main(["evaluate", run, "--split", "valid", "--device", "cpu"])
     evaluated = json.loads(capsys.readouterr().out)
     assert evaluated["accuracy"] == trained["accuracy"]
