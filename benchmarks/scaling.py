@@ -11,8 +11,8 @@ as the span has steps, and R - 1 more on the ramp. The cost should follow the li
 depend on L.
 
 Before a case is timed, losses and gradients of a smaller batch are compared with the reference; a
-case that differs is not timed, and the exit status is 1. The first case of each L is compared as it
-is timed, compiled; the others eagerly. Prints a table and one JSON line per case, draws a plot.
+case that differs is not timed, and the exit status is 1. Prints a table and one JSON line per case,
+and draws a plot.
 """
 
 import argparse
@@ -33,7 +33,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from expire_span.training.loop import Trainer
-from train_step import MARGIN, compare, experiment, set_spans, timed
+from train_step import MARGIN, compare, experiment, measured, set_spans
 
 RAMP, BLOCK = 128, 512
 LIVE = (512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -120,10 +120,10 @@ def cases(points: str) -> list[Case]:
     return sorted(chosen, key=lambda case: (case.max_span, case.span))
 
 
-def settings(args: argparse.Namespace, case: Case, *, eager: bool = False) -> argparse.Namespace:
+def settings(args: argparse.Namespace, case: Case) -> argparse.Namespace:
     """The case as train_step.py takes it."""
     own = {"spans": f"fixed:{case.span}", "max_span": case.max_span}
-    return argparse.Namespace(**vars(args) | own | {"no_compile": args.no_compile or eager})
+    return argparse.Namespace(**vars(args) | own)
 
 
 def fresh_device() -> None:
@@ -141,12 +141,7 @@ def measure(
     trainer.memory = trainer.model.start(args.batch)
     for _ in range(-(-(case.span + RAMP) // BLOCK) + 4):
         trainer.update()
-    trainer.report()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    ms = timed(trainer.update, args.steps)
-    peak = torch.cuda.max_memory_allocated() / 1e9
-    found = trainer.report()
+    ms, peak, found = measured(trainer, args.steps)
     return Result(
         benchmark="scaling",
         machine=torch.cuda.get_device_name(),
@@ -166,9 +161,9 @@ def measure(
 def run_group(args: argparse.Namespace, group: Sequence[Case], path: Path) -> list[Result]:
     """Cases of one L, by one trainer; those that cannot be trusted are left out."""
     errors = {}
-    for number, case in enumerate(group):
+    for case in group:
         fresh_device()
-        errors[case] = compare(settings(args, case, eager=number > 0), path)
+        errors[case] = compare(settings(args, case), path)
     fresh_device()
     trainer = Trainer(experiment(settings(args, group[0]), path))
     results = []

@@ -160,6 +160,15 @@ def timed(step: Callable[[], object], count: int) -> float:
     return sorted(times)[count // 2]
 
 
+def measured(trainer: Trainer, steps: int) -> tuple[float, float, dict[str, float]]:
+    """Milliseconds of a step, peak gigabytes, and what the trainer reports of those steps alone."""
+    trainer.report()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    ms = timed(trainer.update, steps)
+    return ms, torch.cuda.max_memory_allocated() / 1e9, trainer.report()
+
+
 class PlainLayer(nn.Module):
     """A layer over old states with nothing but matrix products, norms and stock attention."""
 
@@ -237,12 +246,7 @@ def main() -> int:
         reach = 4096 if args.spans.startswith("fixed") else args.max_span + 1024
         for _ in range(args.fill or reach // 512 + 2):
             trainer.update()
-        trainer.report()
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        ms = timed(trainer.update, args.steps)
-        peak = torch.cuda.max_memory_allocated() / 1e9
-        found = trainer.report()
+        ms, peak, found = measured(trainer, args.steps)
         if args.profile:
             print(profile(trainer.update))
     del trainer
