@@ -12,9 +12,10 @@ import torch
 
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.experiment import Experiment
-from expire_span.training.loop import Trainer, train
+from expire_span.training.loop import train
 from expire_span.training.schedule import PenaltySchedule
-from small_runs import MEMORIES, small_experiment, tasks
+from expire_span.training.trainer import Trainer
+from small_runs import MEMORIES, last_of, same_checkpoints, small_experiment, tasks
 
 STEPS = 12
 
@@ -28,12 +29,7 @@ def run(trainer: Trainer, steps: int) -> None:
 
 def same_state(one: Trainer, other: Trainer) -> bool:
     """Weights, optimiser, memory, random state, stream position and all else that is saved."""
-    ours, theirs = one.checkpoint(), other.checkpoint()
-    return (
-        ours.values == theirs.values
-        and ours.tensors.keys() == theirs.tensors.keys()
-        and all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in ours.tensors)
-    )
+    return same_checkpoints(one.checkpoint(), other.checkpoint())
 
 
 def assert_stop_is_invisible(experiment: Experiment, stop: int, folder: Path) -> None:
@@ -66,9 +62,9 @@ def test_the_comparison_notices_a_lost_memory(tmp_path):
     run(unbroken, 6)
     saved = unbroken.checkpoint()
     forgetful.restore(saved)
-    forgetful.memory = forgetful.model.start(experiment.batch)
+    forgetful.memories = (forgetful.model.start(experiment.batch),)
     run(unbroken, STEPS)
-    torch.set_rng_state(saved.tensors["random.cpu"])
+    torch.set_rng_state(saved.own.tensors["random.cpu"])
     run(forgetful, STEPS)
     assert not same_state(unbroken, forgetful)
 
@@ -83,11 +79,7 @@ def test_training_resumes_from_the_newest_checkpoint_of_its_folder(tmp_path):
     parts = train(with_constant, tmp_path / "parts", resume=True, progress=False)
     assert parts == reference
     assert whole != reference
-    weights = [
-        checkpoints.load(checkpoints.latest(tmp_path / name / "checkpoints")).tensors
-        for name in ("reference", "parts")
-    ]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert same_checkpoints(*(last_of(tmp_path / name) for name in ("reference", "parts")))
 
 
 def test_lines_after_the_checkpoint_are_written_only_once(tmp_path):
@@ -157,7 +149,7 @@ def test_a_text_that_has_moved_is_still_the_same_text(tmp_path):
     again = replace(experiment, task=replace(before, path=str(moved)))
     train(again, tmp_path / "run", resume=True, progress=False)
     Path(moved).write_bytes(b"another text altogether " * 200)
-    with pytest.raises(ValueError, match="has changed since this position was saved"):
+    with pytest.raises(ValueError, match="has changed since the checkpoint was saved"):
         train(again, tmp_path / "run", resume=True, progress=False)
 
 
@@ -174,16 +166,14 @@ def test_ctrl_c_saves_first_and_the_run_goes_on_as_if_nothing_had_happened(tmp_p
     whole = train(experiment, tmp_path / "whole", progress=False)
     update = Trainer.update
 
-    def interrupted(trainer: Trainer, watch_spans: bool = False) -> None:
+    def interrupted(trainer: Trainer, **settings: bool) -> None:
         if trainer.step == 6:
             os.kill(os.getpid(), signal.SIGINT)  # in the middle of the seventh update
-        update(trainer, watch_spans)
+        update(trainer, **settings)
 
     monkeypatch.setattr(Trainer, "update", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(experiment, tmp_path / "stopped", progress=False)
     monkeypatch.undo()
-    newest = checkpoints.latest(tmp_path / "stopped" / "checkpoints")
-    assert newest is not None
-    assert checkpoints.load(newest).values["step"] == 7
+    assert last_of(tmp_path / "stopped").shared.values["step"] == 7
     assert train(experiment, tmp_path / "stopped", resume=True, progress=False) == whole
