@@ -11,6 +11,7 @@ from expire_span.model.memory import AnyMemory
 from expire_span.tasks import AnyTask, Copy, Recall, Text
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.checkpoint import Checkpoint, Shard
+from expire_span.training.distributed import Ranks
 from expire_span.training.experiment import (
     EvaluationConfig,
     Experiment,
@@ -39,11 +40,11 @@ def tasks(folder: Path) -> dict[str, AnyTask]:
     }
 
 
-def last_of(folder: Path) -> Checkpoint:
-    """The newest checkpoint of a run."""
+def last_of(folder: Path, rank: int = 0, ranks: int = 1) -> Checkpoint:
+    """The newest checkpoint of a run, as one of its ranks sees it."""
     newest = checkpoints.latest(folder / CHECKPOINTS)
     assert newest is not None
-    return checkpoints.load(newest)
+    return checkpoints.load(newest, Ranks(rank, ranks))
 
 
 def same_checkpoints(one: Checkpoint, other: Checkpoint) -> bool:

@@ -2,8 +2,8 @@
 
 Whether a loss or a gradient is finite is known on the device first. The optimiser asks there (its
 `found_inf`), and leaves the weights alone if not; the host reads the same flag one step later, when
-it no longer has to wait for it. By then the next step has been computed, and has been refused by
-the device as well if it had inherited the fault.
+it no longer has to wait for it: the gradients of the next step have been computed by then, but they
+have not been applied.
 
 Shapes: B rows, T steps, P parameters.
 """

@@ -1,6 +1,6 @@
 """Saves checkpoints in the background, so that training waits only for a copy of its state."""
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Self
 
@@ -47,7 +47,9 @@ class Saver:
             raise OSError(f"{error} {self.last_good()}") from error
 
     def last_good(self) -> str:
-        """From where the run can go on."""
+        """From where the run can go on, once what is under way has come to its end."""
+        if self._under_way is not None:
+            wait([self._under_way])
         newest = checkpoints.latest(self.folder)
         if newest is None:
             return "There is no checkpoint yet: start anew."

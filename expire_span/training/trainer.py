@@ -191,6 +191,7 @@ class Trainer:
 
     def _apply(self, passes: list[Pass], position: int, stop: bool) -> None:
         """Add up the gradients of all ranks and update the weights, if all is finite."""
+        self.guard.look(self.memories)  # at the step before, which left these
         config = self.experiment.optimizer
         named = [(n, p) for n, p in self.model.named_parameters() if p.grad is not None]
         loss = torch.stack([each.loss for each in passes]).sum()
@@ -208,7 +209,6 @@ class Trainer:
 
         self.control.observe(self.step, live)
         self.means.add(loss=loss, gradient_norm=norm)
-        self.guard.look(self.memories)  # at the step before, which left these
         evidence = Evidence(
             step=self.step + 1,
             position=position,
