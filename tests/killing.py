@@ -81,11 +81,16 @@ def train_here(experiment: Experiment, folder: Path, begun: Connection | None = 
         train(experiment, folder, resume=resume, progress=False, ranks=ranks)
 
 
-def train_as_rank(rank: int, count: int, port: int, *arguments: Any) -> None:
-    """The same as one of several ranks."""
+def become_rank(rank: int, count: int, port: int) -> None:
+    """Set what torchrun would set."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo"}
+
+
+def train_as_rank(rank: int, count: int, port: int, *arguments: Any) -> None:
+    """The same as one of several ranks."""
+    become_rank(rank, count, port)
     train_here(*arguments)
 
 

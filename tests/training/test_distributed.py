@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from expire_span.tasks import Batch
 from expire_span.training.distributed import Ranks, choose_device, join_ranks
 from expire_span.training.experiment import EvaluationConfig, Experiment
+from expire_span.training.folder import open_run
+from expire_span.training.guard import NotFinite
 from expire_span.training.loop import train
 from expire_span.training.trainer import Trainer
-from killing import free_port, metrics_of, start, start_training
+from killing import become_rank, free_port, metrics_of, start, start_training
 from small_runs import MEMORIES, last_of, small_experiment, tasks
 
 
@@ -65,7 +69,7 @@ def test_a_batch_splits_into_its_rows(tmp_path):
     for field in ("inputs", "targets", "scored", "starts"):
         joined = torch.cat([getattr(part, field) for part in parts])
         assert torch.equal(joined, getattr(batch, field))
-    assert all(part.starts is None for part in Batch(*vars(batch).values()).split(1)) is False
+    assert all(part.starts is None for part in replace(batch, starts=None).split(1))
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
@@ -102,8 +106,7 @@ def test_two_ranks_equal_one_to_rounding(name, tmp_path):
 
 
 def check_draws(rank: int, port: int, folder: Path) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    os.environ |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    become_rank(rank, 2, port)
     with join_ranks("cpu") as ranks:
         trainer = Trainer(small_experiment(), ranks)
         trainer.update()
@@ -129,9 +132,82 @@ def test_ranks_share_what_shapes_memory_but_not_dropout(tmp_path):
 def test_an_uneven_number_of_rows_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"^batch is 4 rows, which 3 ranks .* multiple of 3\.$"):
         Trainer(small_experiment(), Ranks(0, 3))
-    settings = EvaluationConfig(batch=3, blocks=2)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    del settings, command
+    uneven = small_experiment(evaluation=EvaluationConfig(batch=3, blocks=2))
+    with pytest.raises(ValueError, match=r"^evaluation\.batch is 3 rows, which 2 ranks cannot"):
+        open_run(uneven, tmp_path, resume=False, ranks=Ranks(0, 2))
+
+
+def test_two_ranks_asked_to_stop_do_so_at_the_same_step_and_go_on(tmp_path):
+    experiment = small_experiment(steps=60, save_every=100)
+    for process in start_training(experiment, tmp_path / "whole", ranks=2)[0]:
+        process.join()
+    processes, begun = start_training(experiment, tmp_path / "run", ranks=2)
+    begun.recv()
+    os.kill(processes[1].pid, signal.SIGTERM)  # only one of them is told
+    for process in processes:
+        process.join()
+        assert process.exitcode == 1  # `Stopped`
+    stopped = [last_of(tmp_path / "run", rank, 2) for rank in range(2)]
+    assert 0 < stopped[0].shared.values["step"] < 60
+    assert (
+        stopped[0].own.values["stream"]["steps_read"]
+        == (stopped[1].own.values["stream"]["steps_read"])
+    )
+    for process in start_training(experiment, tmp_path / "run", ranks=2)[0]:
+        process.join()
+        assert process.exitcode == 0
+    for rank in range(2):
+        ends = [last_of(tmp_path / name, rank, 2) for name in ("whole", "run")]
+        assert same_checkpoints(*ends)
+
+
+def break_one(rank: int, port: int, folder: Path) -> None:
+    """Only rank 1 has a loss that is not finite."""
+    become_rank(rank, 2, port)
+    with join_ranks("cpu") as ranks:
+        trainer = Trainer(small_experiment(memory=MEMORIES["fixed"]), ranks)
+        head = trainer.model.sequence_head()
+        plain = head.nll
+        if rank == 1:
+            head.nll = lambda hidden, targets: plain(hidden, targets) * torch.nan
+        trainer.update()
+        weights = trainer.model.positions.detach().clone()
+        try:
+            trainer.update()
+        except NotFinite as error:
+            same = torch.equal(weights, trainer.model.positions)
+            (folder / f"{rank}.txt").write_text(f"{error} {same}")
+
+
+def test_a_fault_on_one_rank_stops_all_and_is_named_by_its_row(tmp_path):
+    port = free_port()
+    for process in [start(break_one, n, port, tmp_path) for n in range(2)]:
+        process.join()
+    told = [(tmp_path / f"{n}.txt").read_text() for n in range(2)]
+    assert told[0] == told[1]
+    assert re.search(r"Step 1 was stopped before its update: the loss is nan in row [23]", told[0])
+    assert told[0].endswith("True")
+
+
+@pytest.mark.slow
+def test_torchrun_trains_resumes_and_evaluates(tmp_path):
+    run = str(tmp_path / "run")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    launch += ["--master-port", str(free_port()), "-m", "expire_span"]
+    tiny = "--batch 4 --evaluation.blocks 2 --evaluation.batch 2 --save-every 2 --device cpu"
+    schedule = "--optimizer.schedule.decay constant"
+    found = []
+    for options in (f"--steps 3 {tiny} {schedule}", "--steps 5 --resume"):
+        command = [*launch, "train", "recall", "--out", run, *options.split()]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found.append(json.loads(done.stdout))  # one rank speaks
+    command = [*launch, "evaluate", run, "--device", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["accuracy"] == pytest.approx(found[1]["accuracy"])
+    uneven = [*launch, "train", "recall", "--out", run + "2", "--batch", "3", "--device", "cpu"]
+    done = subprocess.run(uneven, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "batch is 3 rows, which 2 ranks cannot share evenly" in done.stderr
 
 
 def test_a_sentence_of_one_rank_is_heard_by_all():

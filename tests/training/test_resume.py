@@ -15,6 +15,7 @@ from expire_span.training.experiment import Experiment
 from expire_span.training.loop import train
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.training.trainer import Trainer
+from killing import metrics_of
 from small_runs import MEMORIES, last_of, same_checkpoints, small_experiment, tasks
 
 STEPS = 12
@@ -51,9 +52,40 @@ def test_resume_equals_no_stop_for_every_memory(memory, stop, tmp_path):
     assert_stop_is_invisible(small_experiment(memory=memory), stop, tmp_path)
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("name", ["recall", "copy", "text"])
-def test_resume_equals_no_stop_for_every_task(name, tmp_path):
-    assert_stop_is_invisible(small_experiment(tasks(tmp_path)[name]), 5, tmp_path / "run")
+def test_resume_equals_no_stop_for_every_task(name, accumulate, tmp_path):
+    experiment = small_experiment(tasks(tmp_path)[name], accumulate=accumulate)
+    assert_stop_is_invisible(experiment, 5, tmp_path / "run")
+
+
+@pytest.mark.parametrize("stop", range(STEPS + 1))
+def test_resume_equals_no_stop_from_any_step(stop, tmp_path):
+    """In the middle of documents, of logged intervals, of warm-ups, and with a target."""
+    waiting = PenaltySchedule(delay=2, warmup=4, target_live=9.0)
+    task = tasks(tmp_path)["copy"]
+    experiment = small_experiment(task, accumulate=2, penalty=waiting)
+    assert_stop_is_invisible(experiment, stop, tmp_path / "run")
+
+
+@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
+def test_the_log_of_a_stopped_run_is_that_of_an_undisturbed_one(memory, tmp_path, monkeypatch):
+    experiment = small_experiment(memory=memory, log_every=5, save_every=100, accumulate=2)
+    train(experiment, tmp_path / "whole", progress=False)
+    update = Trainer.update
+    for stop in (3, 5, 7):
+
+        def stopping(trainer: Trainer, stop: int = stop, **settings: bool) -> None:
+            update(trainer, **settings)
+            if trainer.step == stop:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        monkeypatch.setattr(Trainer, "update", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            train(experiment, tmp_path / "run", resume=stop > 3, progress=False)
+    monkeypatch.undo()
+    train(experiment, tmp_path / "run", resume=True, progress=False)
+    assert metrics_of(tmp_path / "whole") == metrics_of(tmp_path / "run")
 
 
 def test_the_comparison_notices_a_lost_memory(tmp_path):
