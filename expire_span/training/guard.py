@@ -60,31 +60,33 @@ class Evidence:
     names: Sequence[str]
     """Names of those parameters."""
 
-    def fault(self, model: nn.Module, memories: Sequence[Memory]) -> str | None:
-        """What is not finite here; `memories` are what this step left behind."""
+    def fault(self, model: nn.Module, memories: Sequence[Memory]) -> tuple[int, str] | None:
+        """What is not finite here, with a number that is smaller the more it explains.
+
+        Args:
+            model: with the weights of this step.
+            memories: what this step left behind.
+        """
         where = (
             f"rows {self.rows[0]} to {self.rows[-1]}, positions {self.position} to "
             f"{self.position + self.nll.shape[1] - 1}"
         )
         weights = [n for n, p in model.named_parameters() if not torch.isfinite(p).all()]
         if weights:
-            return f"the weight {_some(weights)} is not finite ({where})"
+            return 0, f"the weight {_some(weights)} is not finite ({where})"
         bad = torch.nonzero(~torch.isfinite(self.nll))
         if len(bad):
             row, time = bad[0].tolist()
-            return (
+            return 1, (
                 f"the loss is {self.nll[row, time].item()} in row {self.rows[row]} at position "
                 f"{self.position + time}, {_origin(memories)}"
             )
         if not torch.isfinite(self.penalty):
-            return f"the penalty on memory is {self.penalty.item()} ({where})"
-        gradients = [
-            name for name, norm in zip(self.names, self.norms.tolist(), strict=True)
-            if not torch.isfinite(torch.tensor(norm))
-        ]  # fmt: skip
+            return 2, f"the penalty on memory is {self.penalty.item()} ({where})"
+        finite = torch.isfinite(self.norms).tolist()
+        gradients = [name for name, fine in zip(self.names, finite, strict=True) if not fine]
         if gradients:
-            # The backward pass begins at the last: what came after it was still finite.
-            return f"the gradient of {_some(gradients[::-1])} is not finite ({where})"
+            return 3, f"the gradient of {_some(_from_the_loss(gradients))} is not finite ({where})"
         return None
 
 
@@ -116,7 +118,7 @@ class Guard:
         if unsound:
             found = self._ranks.gather(evidence.fault(self._model, memories))
             named = [fault for fault in found if fault is not None]
-            what = named[0] if named else "the norm of all gradients together is not finite"
+            _, what = min(named, default=(0, "the norm of all gradients together is not finite"))
             raise NotFinite(f"Step {evidence.step} was stopped before its update: {what}.")
 
 
@@ -128,6 +130,11 @@ def _origin(memories: Sequence[Memory]) -> str:
         if not all(torch.isfinite(t).all() for t in given if t.is_floating_point()):
             return "first in the input of layer 0" if n == 0 else f"first seen behind layer {n - 1}"
     return f"first seen behind layer {count - 1}, the last"
+
+
+def _from_the_loss(names: Sequence[str]) -> list[str]:
+    """Parameters in the order in which the backward pass comes to them, roughly."""
+    return sorted(reversed(names), key=lambda name: not name.startswith("head."))
 
 
 def _some(names: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from expire_span.training.guard import NotFinite
 from expire_span.training.loop import train
 from expire_span.training.trainer import Trainer
 from killing import become_rank, free_port, metrics_of, start, start_training
-from small_runs import MEMORIES, last_of, small_experiment, tasks
+from small_runs import MEMORIES, last_of, same_checkpoints, small_experiment, tasks
 
 
 def without_dropout(experiment: Experiment) -> Experiment:
@@ -138,17 +139,19 @@ def test_an_uneven_number_of_rows_is_refused_in_one_sentence(tmp_path):
 
 
 def test_two_ranks_asked_to_stop_do_so_at_the_same_step_and_go_on(tmp_path):
-    experiment = small_experiment(steps=60, save_every=100)
+    experiment = small_experiment(steps=100, save_every=1000, log_every=1)
     for process in start_training(experiment, tmp_path / "whole", ranks=2)[0]:
         process.join()
-    processes, begun = start_training(experiment, tmp_path / "run", ranks=2)
-    begun.recv()
+    processes, _ = start_training(experiment, tmp_path / "run", ranks=2)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text()):
+        time.sleep(0.01)
     os.kill(processes[1].pid, signal.SIGTERM)  # only one of them is told
     for process in processes:
         process.join()
         assert process.exitcode == 1  # `Stopped`
     stopped = [last_of(tmp_path / "run", rank, 2) for rank in range(2)]
-    assert 0 < stopped[0].shared.values["step"] < 60
+    assert 0 < stopped[0].shared.values["step"] < 100
     assert (
         stopped[0].own.values["stream"]["steps_read"]
         == (stopped[1].own.values["stream"]["steps_read"])

@@ -73,16 +73,16 @@ def test_the_log_of_a_stopped_run_is_that_of_an_undisturbed_one(memory, tmp_path
     experiment = small_experiment(memory=memory, log_every=5, save_every=100, accumulate=2)
     train(experiment, tmp_path / "whole", progress=False)
     update = Trainer.update
-    for stop in (3, 5, 7):
+    for last in (3, 5, 7):
 
-        def stopping(trainer: Trainer, stop: int = stop, **settings: bool) -> None:
+        def stopping(trainer: Trainer, last: int = last, **settings: bool) -> None:
             update(trainer, **settings)
-            if trainer.step == stop:
+            if trainer.step == last:
                 os.kill(os.getpid(), signal.SIGTERM)
 
         monkeypatch.setattr(Trainer, "update", stopping)
         with pytest.raises(KeyboardInterrupt):
-            train(experiment, tmp_path / "run", resume=stop > 3, progress=False)
+            train(experiment, tmp_path / "run", resume=last > 3, progress=False)
     monkeypatch.undo()
     train(experiment, tmp_path / "run", resume=True, progress=False)
     assert metrics_of(tmp_path / "whole") == metrics_of(tmp_path / "run")
