@@ -118,6 +118,14 @@ def start_training(
     return processes, hears
 
 
+def finish(experiment: Experiment, folder: Path, ranks: int = 1) -> None:
+    """Train to the end, going on from whatever there is."""
+    processes, _begun = start_training(experiment, folder, ranks)
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0, f"A process ended with {process.exitcode}."
+
+
 @dataclass
 class Toll:
     """What the killing came to."""
@@ -151,13 +159,13 @@ class Killer:
         """Run after run until so many kills, each run compared with the undisturbed one."""
         chance = random.Random(seed)
         undisturbed = self.folder / "undisturbed"
-        self._finish(undisturbed)
+        finish(self.experiment, undisturbed, self.ranks)
         while self.toll.kills < times or self.toll.rounds == 0:
             killed = self.folder / "killed"
             shutil.rmtree(killed, ignore_errors=True)
             while self.toll.kills < times and self._kill_once(killed, chance):
                 pass
-            self._finish(killed)
+            finish(self.experiment, killed, self.ranks)
             self._compare(undisturbed, killed)
             self.toll.rounds += 1
         return self.toll
@@ -188,10 +196,6 @@ class Killer:
             process.join()
             assert process.exitcode == 0, f"A process ended with {process.exitcode}."
         return False
-
-    def _finish(self, folder: Path) -> None:
-        processes, _ = start_training(self.experiment, folder, self.ranks)
-        self._end(processes)
 
     def _compare(self, undisturbed: Path, killed: Path) -> None:
         one, other = (read_run(folder, self.ranks) for folder in (undisturbed, killed))

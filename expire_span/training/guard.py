@@ -133,8 +133,9 @@ def _origin(memories: Sequence[Memory]) -> str:
 
 
 def _from_the_loss(names: Sequence[str]) -> list[str]:
-    """Parameters in the order in which the backward pass comes to them, roughly."""
-    return sorted(reversed(names), key=lambda name: not name.startswith("head."))
+    """Parameters in the order in which the backward pass comes to them: the head, then layers."""
+    head = [name for name in names if name.startswith("head.")]
+    return [*head, *(name for name in reversed(names) if name not in head)]
 
 
 def _some(names: Sequence[str]) -> str:

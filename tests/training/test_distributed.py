@@ -19,7 +19,7 @@ from expire_span.training.folder import open_run
 from expire_span.training.guard import NotFinite
 from expire_span.training.loop import train
 from expire_span.training.trainer import Trainer
-from killing import become_rank, free_port, metrics_of, start, start_training
+from killing import become_rank, finish, free_port, metrics_of, start, start_training
 from small_runs import MEMORIES, last_of, same_checkpoints, small_experiment, tasks
 
 
@@ -99,10 +99,7 @@ def test_rows_read_apart_are_the_rows_of_the_whole_stream(name, split, tmp_path)
 def test_two_ranks_equal_one_to_rounding(name, tmp_path):
     experiment = without_dropout(small_experiment(tasks(tmp_path)[name]))
     train(experiment, tmp_path / "one", progress=False)
-    processes, _ = start_training(experiment, tmp_path / "two", ranks=2)
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
+    finish(experiment, tmp_path / "two", ranks=2)
     assert_equal_to_rounding(tmp_path / "one", tmp_path / "two", ranks=2)
 
 
@@ -140,9 +137,8 @@ def test_an_uneven_number_of_rows_is_refused_in_one_sentence(tmp_path):
 
 def test_two_ranks_asked_to_stop_do_so_at_the_same_step_and_go_on(tmp_path):
     experiment = small_experiment(steps=100, save_every=1000, log_every=1)
-    for process in start_training(experiment, tmp_path / "whole", ranks=2)[0]:
-        process.join()
-    processes, _ = start_training(experiment, tmp_path / "run", ranks=2)
+    finish(experiment, tmp_path / "whole", ranks=2)
+    processes, _begun = start_training(experiment, tmp_path / "run", ranks=2)
     metrics = tmp_path / "run" / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_text()):
         time.sleep(0.01)
@@ -156,9 +152,7 @@ def test_two_ranks_asked_to_stop_do_so_at_the_same_step_and_go_on(tmp_path):
         stopped[0].own.values["stream"]["steps_read"]
         == (stopped[1].own.values["stream"]["steps_read"])
     )
-    for process in start_training(experiment, tmp_path / "run", ranks=2)[0]:
-        process.join()
-        assert process.exitcode == 0
+    finish(experiment, tmp_path / "run", ranks=2)
     for rank in range(2):
         ends = [last_of(tmp_path / name, rank, 2) for name in ("whole", "run")]
         assert same_checkpoints(*ends)
