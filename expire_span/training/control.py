@@ -3,20 +3,20 @@
 The memory policy has a coefficient (the paper's alpha); what is decided here is the weight that
 multiplies it. With a target, a controller moves the weight until live memory meets the target.
 
-The law. Let e = log(live / target), live smoothed over some steps. The weight is sinh(u), and
+The law. Let e = log(live / target), live smoothed over some steps, and c = e cut to -1 .. 1. Then
 
-    u <- u + GAIN * (change of e + e / INTEGRAL)
+    weight = sinh(GAIN * c + s)        s = sum of c / INTEGRAL over the steps that count
 
-which is a PI controller: u is GAIN times the error and its sum over time. Why so:
+which is a PI controller. Why so:
 
 - Under Adam a constant weight moves spans at a steady pace rather than to a place, so the error
-  itself must be in u: with the sum alone, live memory would swing around its target for ever.
-- sinh is proportional for small u and exponential for large u of either sign. A weight can thus be
+  itself must be in the weight: by its sum alone, live memory would swing around its target.
+- sinh is proportional near 0 and exponential far from it, on either side. A weight can thus be
   found over orders of magnitude, and can change its sign: a penalty only ever shortens spans, so a
-  run that had become too short while its task was satisfied could not come back otherwise.
-- e counts for at most 1 in the sum. While spans are still far away and on their way, the sum would
-  otherwise go on growing and carry them past the target.
-- Nothing happens until the stream is longer than the longest span: memory is still filling.
+  run whose spans had become too short while its task was satisfied could not come back otherwise.
+- A step counts in the sum unless live memory is far from its target and on its way there. The sum
+  would otherwise go on growing on the way, and carry the spans past the target.
+- The weight is 0 until the stream is longer than the longest span: memory is still filling.
 
 All of it stays on the device, so that no step waits for it.
 """
@@ -30,10 +30,13 @@ from torch import Tensor
 from expire_span.model.memory import MemoryPolicy
 from expire_span.training.schedule import PenaltySchedule
 
-GAIN = 2.0
-INTEGRAL = 100.0  # steps in which an error of 1 adds as much to u as its coming did
-SMOOTHING = 20.0  # steps
-LARGEST = 6.0  # of |u|: weights up to 200 times the policy's own coefficient
+GAIN = 4.0
+INTEGRAL = 200.0  # steps in which an error of 1 adds 1 to the sum
+SMOOTHING = 20.0  # steps, of live memory
+PACE = 100.0  # steps, of the change of the error
+NEAR = 0.25  # the error below which every step counts
+ARRIVAL = 10_000.0  # steps in which the present pace would have to reach the target
+LARGEST = 6.0  # of the sum
 
 
 class PenaltyControl:
@@ -52,8 +55,8 @@ class PenaltyControl:
         self._schedule = schedule
         self._filled = -(-(memory.longest_learned_span() or 0) // block)
         self.opened: int | None = None
-        start = [math.asinh(1.0), 0.0, 0.0, 0.0]  # u, log of live memory, error before, steps seen
-        self._state = torch.tensor(start, dtype=torch.float64, device=device)
+        # The weight's argument, the sum, the log of live memory, the error's pace, the steps seen.
+        self._state = torch.zeros(5, dtype=torch.float64, device=device)
         if schedule.target_live is not None and not getattr(memory, "penalty", 0) > 0:
             raise ValueError(
                 f"target_live needs a memory with a penalty above 0, the coefficient to begin "
@@ -80,15 +83,18 @@ class PenaltyControl:
         target = self._schedule.target_live
         if target is None or self.opened is None or step < max(self.opened, self._filled):
             return
-        u, smoothed, before, seen = self._state.unbind()
+        _, total, before, pace, seen = self._state.unbind()
         now = live.detach().double().clamp(min=1e-3).log()
-        # Smoothing starts as a plain mean, and an error that was not there before is no change.
-        smoothed = smoothed + (now - smoothed) / (seen + 1).clamp(max=SMOOTHING)
+        # Smoothing starts as a plain mean, and the first value is no change.
+        smoothed = before + (now - before) / (seen + 1).clamp(max=SMOOTHING)
+        pace = pace + torch.where(seen > 0, smoothed - before - pace, 0) / PACE
         error = smoothed - math.log(target)
-        change = torch.where(seen > 0, error - before, 0)
-        u = (u + GAIN * (change + error.clamp(-1, 1) / INTEGRAL)).clamp(-LARGEST, LARGEST)
+        arriving = (error * pace < 0) & (pace.abs() > error.abs() / ARRIVAL)
+        counts = ~arriving | (error.abs() < NEAR)
+        cut = error.clamp(-1, 1)
+        total = (total + torch.where(counts, cut / INTEGRAL, 0)).clamp(-LARGEST, LARGEST)
+        state = torch.stack([GAIN * cut + total, total, smoothed, pace, seen + 1])
         # A fault is for the guard to name; it must not stay here.
-        state = torch.stack([u, smoothed, error, seen + 1])
         self._state = torch.where(torch.isfinite(now), state, self._state)
 
     def tensors(self) -> dict[str, Tensor]:
