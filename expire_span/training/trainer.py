@@ -81,6 +81,7 @@ class Trainer:
             torch.compiler.reset()  # graphs of earlier models count against a limit for all
             self.model.compile_layers()
         torch.manual_seed(_mixed(experiment.seed, ranks.rank))  # but dropout of its own
+        self._parameters = list(self.model.named_parameters())
         self.optimizer = build_optimizer(self.model, experiment.optimizer)
         self.stream = experiment.task.stream("train", experiment.batch, experiment.seed)
         self.stream.only(self.rows)
@@ -193,7 +194,7 @@ class Trainer:
         """Add up the gradients of all ranks and update the weights, if all is finite."""
         self.guard.look(self.memories)  # at the step before, which left these
         config = self.experiment.optimizer
-        named = [(n, p) for n, p in self.model.named_parameters() if p.grad is not None]
+        named = [(name, p) for name, p in self._parameters if p.grad is not None]
         loss = torch.stack([each.loss for each in passes]).sum()
         live = torch.stack([each.stats.live.mean() for each in passes]).mean() / self.ranks.count
         mine = torch.stack([loss, live, torch.full_like(loss, stop)])
