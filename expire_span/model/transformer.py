@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from expire_span.model.config import TransformerConfig
 from expire_span.model.layer import Layer, LayerStep
-from expire_span.model.memory import Deadlines, LayerMemory, Memory, Window, settle_all
+from expire_span.model.memory import Deadlines, Memory, Settling, Window
 from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.span_attention import choose
 from expire_span.model.ports import SequenceHead, TokenHead, TokenInput
@@ -47,8 +47,6 @@ class Step:
 
     hidden: Tensor
     """Final states [B, T, D], from which predictions are made."""
-    memory: Memory
-    """What is remembered, for the next call."""
     penalty: Tensor
     """Weighted price of memory, a scalar to add to the loss; zero for policies without one."""
     stats: MemoryStats
@@ -57,6 +55,18 @@ class Step:
     """For each layer, when each memory it read starts to fade (None: never), with gradient."""
     head: Callable[[Tensor], Tensor]
     """The model's outgoing end."""
+    settling: Settling
+    """What each layer keeps; of some, the device has yet to say how much that is."""
+    frame: Memory
+    """The next memory without its layers."""
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What is remembered, for the next call.
+
+        On a GPU, ask for it after the backward: then the host need not wait for the device.
+        """
+        return replace(self.frame, layers=self.settling.finish())
 
     @cached_property
     def logits(self) -> Tensor:
@@ -162,19 +172,19 @@ class Transformer(nn.Module):
         for layer, layer_memory, skip in zip(self.layers, memory.layers, dropped, strict=True):
             steps.append(layer(states, layer_memory, window, self.positions, impl, dropped=skip))
             states = steps[-1].states
-        kept = settle_all([step.kept for step in steps])
         return Step(
             hidden=self.final_norm(states),
-            memory=replace(
+            penalty=torch.stack([step.penalty for step in steps]).sum(),
+            stats=MemoryStats(*torch.stack([step.stats for step in steps], dim=1).unbind()),
+            deadlines=tuple(step.deadlines for step in steps),
+            head=self.head,
+            settling=Settling.begin([step.kept for step in steps]),
+            frame=replace(
                 memory,
-                layers=kept,
+                layers=(),
                 origin=window.next_origin(),
                 clock=memory.clock + window.length,
             ),
-            penalty=torch.stack([step.penalty for step in steps]).sum(),
-            stats=_stats(steps, kept),
-            deadlines=tuple(step.deadlines for step in steps),
-            head=self.head,
         )
 
     def stack(self) -> list[Layer]:
@@ -300,14 +310,3 @@ class Transformer(nn.Module):
             for linear in last_projections:
                 for parameter in linear.parameters():
                     parameter.div_((2 * self.config.layers) ** 0.5)
-
-
-def _stats(steps: list[LayerStep], kept: tuple[LayerMemory, ...]) -> MemoryStats:
-    with torch.no_grad():
-        live = torch.stack([step.live for step in steps]).detach()
-        return MemoryStats(
-            live=live,
-            held=torch.stack([live.new_full((), memory.held()) for memory in kept]),
-            mean_span=torch.stack([step.spans.float().mean() for step in steps]),
-            max_span=torch.stack([step.spans.float().max() for step in steps]),
-        )

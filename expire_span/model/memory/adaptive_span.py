@@ -64,6 +64,10 @@ class ShrinkingMemory(State):
         """How many of the last states are needed."""
         return self.needed
 
+    def held(self) -> Tensor:
+        """As many, if there are so many."""
+        return self.needed.clamp(max=self.states.shape[1])
+
     def settle(self, number: int) -> RecentMemory:
         """The memory with that many."""
         return RecentMemory(last_states(self.states, number))

@@ -64,9 +64,3 @@ def rows_of(offsets: Tensor, count: int) -> Tensor:
     begins = offsets.new_zeros(count + 1)
     begins = begins.scatter_add(0, offsets[1:-1], torch.ones_like(offsets[1:-1]))
     return begins.cumsum(0)[:count]
-
-
-def offsets_of(rows: Tensor, batch: int) -> Tensor:
-    """The reverse, for rows in any order: int64 [batch + 1]; rows from `batch` on do not count."""
-    counts = rows.new_zeros(batch + 1).scatter_add(0, rows, torch.ones_like(rows))
-    return torch.nn.functional.pad(counts[:-1].cumsum(0), (1, 0))
