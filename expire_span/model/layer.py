@@ -26,6 +26,7 @@ class LayerStep:
     kept: Kept
     penalty: Tensor  # scalar, weighted
     deadlines: Deadlines
+    spans: Tensor  # any shape, without gradient
     stats: Tensor  # [4], without gradient: live, held, mean and longest span (see `MemoryStats`)
 
 
@@ -108,23 +109,29 @@ class Layer(nn.Module):
             present = readable[0][:, -window.length :]
             attended = self.attention(present, sets, readable, deadlines, positions, impl)
         kept = self.keeper.keep(sets, deadlines, window)
+        spans = self.keeper.spans(sets, deadlines, window).detach().float()
         return LayerStep(
             states=states if dropped else self._after_attention(states, attended),
             kept=kept,
             penalty=torch.zeros_like(penalty) if dropped else penalty,
             deadlines=deadlines,
-            stats=self._stats(kept, sets, deadlines, window),
+            spans=spans,
+            stats=self._stats(kept, sets, deadlines, window, spans),
         )
 
     @torch.no_grad()
     def _stats(
-        self, kept: Kept, sets: Sequence[StateSet], deadlines: Deadlines, window: Window
+        self,
+        kept: Kept,
+        sets: Sequence[StateSet],
+        deadlines: Deadlines,
+        window: Window,
+        spans: Tensor,
     ) -> Tensor:
         live = self.keeper.live(sets, deadlines, window)
         held = kept.held()
         if not isinstance(held, Tensor):
             held = live.new_full((), held)
-        spans = self.keeper.spans(sets, deadlines, window).float()
         return torch.stack([live, held.to(live.dtype), spans.mean(), spans.max()])
 
     def _readable(self, states: Tensor) -> Tensor:

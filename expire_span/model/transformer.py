@@ -53,6 +53,8 @@ class Step:
     """How much is remembered."""
     deadlines: tuple[Deadlines, ...]
     """For each layer, when each memory it read starts to fade (None: never), with gradient."""
+    spans: tuple[Tensor, ...]
+    """For each layer, the spans given to the states of this call, in any shape."""
     head: Callable[[Tensor], Tensor]
     """The model's outgoing end."""
     settling: Settling
@@ -172,13 +174,17 @@ class Transformer(nn.Module):
         for layer, layer_memory, skip in zip(self.layers, memory.layers, dropped, strict=True):
             steps.append(layer(states, layer_memory, window, self.positions, impl, dropped=skip))
             states = steps[-1].states
+        settling = Settling.of([step.kept for step in steps])
+        # A graph that is being captured has nothing to send yet: whoever replays it does that.
+        capturing = states.is_cuda and torch.cuda.is_current_stream_capturing()
         return Step(
             hidden=self.final_norm(states),
             penalty=torch.stack([step.penalty for step in steps]).sum(),
             stats=MemoryStats(*torch.stack([step.stats for step in steps], dim=1).unbind()),
             deadlines=tuple(step.deadlines for step in steps),
+            spans=tuple(step.spans for step in steps),
             head=self.head,
-            settling=Settling.begin([step.kept for step in steps]),
+            settling=settling if capturing else settling.begin(),
             frame=replace(
                 memory,
                 layers=(),
@@ -199,6 +205,10 @@ class Transformer(nn.Module):
                 f"{type(self.head).__name__}."
             )
         return self.head
+
+    def rolls_dice(self) -> bool:
+        """Whether what a training step computes depends on draws that are made on the host."""
+        return self.config.layer_drop > 0 or self.config.memory.draws_limits()
 
     def compile_layers(self) -> None:
         """Compile the layers, each as one graph; all of them share a few, however memory grows.

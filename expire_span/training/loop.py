@@ -7,7 +7,6 @@ that was stopped and resumed makes the same updates as one that never stopped, b
 import signal
 import threading
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -17,15 +16,17 @@ from torch import Tensor
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from expire_span.model.memory import Memory
 from expire_span.model.transformer import Transformer
 from expire_span.tasks import Batch
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.checkpoint import Checkpoint
 from expire_span.training.evaluation import autocast, count_blocks, evaluate
 from expire_span.training.experiment import Experiment
-from expire_span.training.metrics import Means, MetricLog, SpanGradients, SpanWatch, memory_metrics
+from expire_span.training.metrics import Means, MetricLog, SpanWatch, memory_metrics
 from expire_span.training.optim import build_optimizer, load_optimizer, optimizer_tensors, set_rates
 from expire_span.training.records import differences, load_experiment, save_experiment, to_record
+from expire_span.training.replay import Pass, Replay
 
 EXPERIMENT_FILE, CHECKPOINTS = "experiment.json", "checkpoints"
 # Settings that say how a run is watched and where things are, not what its next update is. (How
@@ -44,6 +45,9 @@ class Trainer:
         if experiment.compile and self.device.type == "cuda":
             torch.compiler.reset()  # graphs of earlier models count against a limit for all
             self.model.compile_layers()
+        self.replay: Replay | None = None
+        if experiment.compile and self.device.type == "cuda" and not self.model.rolls_dice():
+            self.replay = Replay(self.model, self._read)
         self.optimizer = build_optimizer(self.model, experiment.optimizer)
         self.draws = torch.Generator().manual_seed(experiment.seed)  # draws that shape memory
         self.stream = experiment.task.stream("train", experiment.batch, experiment.seed)
@@ -62,23 +66,38 @@ class Trainer:
         """
         batch = self.stream.read(self.experiment.model.block).to(self.device)
         self.model.train()
-        # Gradients on single deadlines cannot be had from a compiled layer.
-        eager = torch.compiler.set_stance("force_eager") if watch_spans else nullcontext()
-        with autocast(self.device, self.experiment.precision), eager:
-            step = self.model(batch.inputs, self.memory, starts=batch.starts, generator=self.draws)
-            nll = self.model.sequence_head().nll(step.hidden, batch.targets)
-        loss = torch.where(batch.scored, nll, 0).sum() / batch.scored.sum().clamp(min=1)
-        weight = self._penalty_weight()
-        gradients = SpanGradients.watch(step, weight) if watch_spans else None
-        (loss + weight * step.penalty).backward()
+        weight = torch.full((), self._penalty_weight(), device=self.device)
+        scored = batch.scored.sum().clamp(min=1)
+        if self.replay is not None and not watch_spans:
+            done = self.replay(batch, self.memory, scored, weight)
+        else:
+            done = self._read(batch, self.memory, scored, weight)
+            done.objective.backward()
         norm = self._apply()
-        self.memory = step.memory.detach()
+        self.memory = done.memory()
         self.step += 1
+        self.score.update(batch, done.nll, done.predictions)
+        self.means.add(loss=done.loss, penalty=done.penalty, gradient_norm=norm, **vars(done.stats))
 
-        self._score(batch, step.hidden, nll)
-        self.means.add(loss=loss, penalty=step.penalty, gradient_norm=norm, **vars(step.stats))
-        if gradients is not None:
-            self.means.add(task_share_of_span_gradient=gradients.task_share())
+    def _read(self, batch: Batch, memory: Memory, scored: Tensor, weight: Tensor) -> Pass:
+        head = self.model.sequence_head()
+        with autocast(self.device, self.experiment.precision):
+            step = self.model(batch.inputs, memory, starts=batch.starts, generator=self.draws)
+            nll = torch.where(batch.scored, head.nll(step.hidden, batch.targets), 0)
+            with torch.no_grad():
+                predictions = head.predict(step.hidden) if self.score.needs_predictions else None
+        loss = nll.sum() / scored
+        return Pass(
+            objective=loss + weight * step.penalty,
+            loss=loss.detach(),
+            penalty=step.penalty.detach(),
+            nll=nll.detach(),
+            predictions=predictions,
+            stats=step.stats,
+            spans=step.spans,
+            settling=step.settling,
+            frame=step.frame,
+        )
 
     def report(self) -> dict[str, float]:
         """Metrics since the last report; then begin to count anew."""
@@ -149,12 +168,6 @@ class Trainer:
         self.optimizer.zero_grad()
         self.model.clamp_parameters()
         return norm
-
-    @torch.no_grad()
-    def _score(self, batch: Batch, hidden: Tensor, nll: Tensor) -> None:
-        predict = self.score.needs_predictions
-        predictions = self.model.sequence_head().predict(hidden) if predict else None
-        self.score.update(batch, nll, predictions)
 
     def _check_same(self, saved: dict[str, object]) -> None:
         free: tuple[str, ...] = FREE_ON_RESUME

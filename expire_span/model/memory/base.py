@@ -69,19 +69,23 @@ class Settling:
 
     kept: tuple[Kept, ...]
     numbers: Tensor  # int64, one for each unsettled memory
-    arrival: torch.cuda.Event | None
+    arrival: torch.cuda.Event | None = None
 
     @classmethod
-    def begin(cls, kept: Sequence[Kept]) -> "Settling":
-        """Send for the numbers, all in one copy."""
+    def of(cls, kept: Sequence[Kept]) -> "Settling":
+        """These memories, their numbers still on the device."""
         waiting = [memory.pending() for memory in kept if not isinstance(memory, LayerMemory)]
         numbers = torch.stack(waiting) if waiting else torch.empty(0, dtype=torch.int64)
-        if not numbers.is_cuda:
-            return cls(tuple(kept), numbers, None)
-        numbers = numbers.to("cpu", non_blocking=True)
+        return cls(tuple(kept), numbers)
+
+    def begin(self) -> "Settling":
+        """Send the numbers on their way, all in one copy."""
+        if not self.numbers.is_cuda:
+            return self
+        numbers = self.numbers.to("cpu", non_blocking=True)
         arrival = torch.cuda.Event()
         arrival.record()
-        return cls(tuple(kept), numbers, arrival)
+        return Settling(self.kept, numbers, arrival)
 
     def finish(self) -> tuple[LayerMemory, ...]:
         """The settled memories."""
@@ -192,6 +196,10 @@ class MemoryPolicy(ABC):
     def longest_learned_span(self) -> int | None:
         """The most that learned spans of single memories can reach; None if there are none."""
         return None
+
+    def draws_limits(self) -> bool:
+        """Whether training steps cut spans at random."""
+        return False
 
     def draw_limit(self, generator: torch.Generator | None) -> int | None:
         """A random distance cut for one training step, or None."""

@@ -88,6 +88,10 @@ class ExpireSpan(MemoryPolicy):
         """Spans reach from 0 to here."""
         return self.max_span
 
+    def draws_limits(self) -> bool:
+        """If spans are to be shortened at random."""
+        return self.shorten
+
     def draw_limit(self, generator: torch.Generator | None) -> int | None:
         """A distance drawn from U(0, L), if spans are to be shortened at random."""
         if not self.shorten:
@@ -125,8 +129,8 @@ class UnsettledMemory(State):
     pool: Pool
 
     def pending(self) -> Tensor:
-        """How many older states stay, in all rows together."""
-        return self.pool.offsets[-1]
+        """How many older states to take, in all rows together."""
+        return self.pool.size()
 
     def held(self) -> Tensor:
         """States physically stored, mean over rows."""

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from expire_span.model.memory.state import State
+from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.span_attention import rows_of
 
 
@@ -84,11 +85,21 @@ class Pool(State):
     order: Tensor  # int64 [M]
     offsets: Tensor  # int64 [B + 1]; the last is the number that stay
 
+    def size(self) -> Tensor:
+        """How many to take: those that stay, and on a GPU some more, see `room`."""
+        now, batch = len(self.candidates.packed), len(self.offsets) - 1
+        return room(self.offsets[-1], now, batch).clamp(max=len(self.order))
+
     def take(self, count: int) -> PackedStates:
-        """The `count` states that stay."""
+        """The states that stay; what `count` leaves room for beside them is long gone."""
         index, all_ = self.order[:count], self.candidates
-        states = torch.cat([all_.packed, all_.leaving.flatten(0, 1)])
-        return PackedStates(states[index], all_.times[index], all_.rows[index], self.offsets)
+        stays = torch.arange(count, device=index.device) < self.offsets[-1]
+        return PackedStates(
+            states=_rows_of_two(all_.packed, all_.leaving, index),
+            times=torch.where(stays, all_.times[index], -NEVER),
+            rows=all_.rows[index],
+            offsets=self.offsets,
+        )
 
 
 def best_first(rows: Tensor, worth: Tensor, stays: Tensor) -> Tensor:
@@ -115,9 +126,37 @@ def keep_first(order: Tensor, counts: Tensor, most: int) -> tuple[Tensor, Tensor
     return order[place.clamp(max=len(order) - 1)], kept
 
 
+def room(number: Tensor, now: int, per: int = 1) -> Tensor:
+    """For how many states to have room, if `number` are needed and there is room for `now`.
+
+    On a CPU just for those. On a GPU for some more, in chunks of 32 x `per`, so that sizes change
+    seldom: allocated memory is used again and again, and captured graphs too. Room is given up only
+    when more than two chunks are free.
+    """
+    if not number.is_cuda:
+        return number
+    chunk = 32 * per
+    needed = (number + chunk - 1) // chunk * chunk
+    present = torch.full_like(number, now)
+    return torch.where((present >= needed) & (present <= needed + 2 * chunk), present, needed)
+
+
 def count_by_row(marked: Tensor, offsets: Tensor) -> Tensor:
     """How many of the marked packed entries each row has: bool [M] -> int64 [B]."""
     return _begins(marked)[offsets].diff()
+
+
+def _rows_of_two(first: Tensor, second: Tensor, index: Tensor) -> Tensor:
+    """Rows of [M, D], and after them of [B, N, D], without joining the two."""
+    count = second.shape[1]
+    if not count:
+        return first[index]
+    if not len(first):
+        return second.flatten(0, 1)[index]
+    behind = (index - len(first)).clamp(min=0)
+    out = second[behind // count, behind % count]
+    in_first = (index < len(first)).unsqueeze(1)
+    return torch.where(in_first, first[index.clamp(max=len(first) - 1)], out)
 
 
 def _begins(counts: Tensor) -> Tensor:
