@@ -117,7 +117,8 @@ class Work:
 
     def clone(self) -> "Work":
         """The same in buffers of its own."""
-        batch = {name: None if t is None else t.clone() for name, t in vars(self.batch).items()}
+        given = vars(self.batch).items()
+        batch: dict[str, Any] = {name: None if t is None else t.clone() for name, t in given}
         memory = self.memory.map(lambda _, tensor: tensor.clone())
         return Work(replace(self.batch, **batch), memory, self.scored.clone(), self.weight.clone())
 

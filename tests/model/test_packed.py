@@ -4,7 +4,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expire_span.model.memory import packed
 from expire_span.model.memory.packed import best_first, count_by_row, keep_first
+from expire_span.model.transformer import Step
+from policies import CASES, make_model, random_tokens
 
 ENTRY = st.tuples(
     st.integers(0, 3), st.floats(-1e6, 1e6, width=32), st.booleans()
@@ -41,3 +44,38 @@ def test_a_budget_keeps_the_first_of_each_row(sizes: list[int], most: int, dropp
 def test_entries_are_counted_by_row() -> None:
     marked = torch.tensor([True, False, True, True, False])
     assert count_by_row(marked, torch.tensor([0, 2, 2, 5])).tolist() == [1, 0, 2]
+
+
+def test_room_in_chunks_changes_no_result(monkeypatch) -> None:
+    """As on a GPU: dead states are kept where there is room for them, and play no part."""
+
+    def generous(number, now, per=1):
+        return number + 3 * per
+
+    case = CASES["expire-budget"]
+    tokens = random_tokens(3, 8 * case.block)
+    starts = torch.zeros_like(tokens, dtype=torch.bool)
+    starts[1, 5 * case.block + 2] = True
+
+    def run() -> list[Step]:
+        model = make_model(case)
+        memory, steps = model.start(3), []
+        for part, begins in zip(
+            tokens.split(case.block, 1), starts.split(case.block, 1), strict=True
+        ):
+            steps.append(model(part, memory, starts=begins))
+            memory = steps[-1].memory
+        return steps
+
+    exact = run()
+    monkeypatch.setattr(packed, "room", generous)
+    roomy = run()
+    assert sum((a.stats.held > b.stats.held).all() for a, b in zip(roomy, exact, strict=True)) > 4
+    for one, other in zip(roomy, exact, strict=True):
+        torch.testing.assert_close(one.hidden, other.hidden)
+        torch.testing.assert_close(one.penalty, other.penalty)
+        assert torch.equal(one.stats.live, other.stats.live)
+        for mine, theirs in zip(one.memory.layers, other.memory.layers, strict=True):
+            alive = len(theirs.far.times)
+            assert torch.equal(mine.far.times[:alive], theirs.far.times)
+            assert torch.equal(mine.far.offsets, theirs.far.offsets)

@@ -18,7 +18,8 @@ from expire_span.model.ops.span_attention import rows_of
 class PackedStates(State):
     """States of all rows, with their times; row b owns entries offsets[b] to offsets[b + 1].
 
-    Example: offsets [0, 2, 2, 5] is three rows with 2, 0 and 3 states.
+    Example: offsets [0, 2, 2, 5] is three rows with 2, 0 and 3 states. Entries after the last row's
+    only take up room: their time is -NEVER, so whatever their span, it has ended.
     """
 
     states: Tensor  # [M, D]

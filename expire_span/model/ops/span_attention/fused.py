@@ -515,7 +515,7 @@ def _product_tile(queries: Tensor) -> Tile:
     """The tile of matrix products over queries of a class and columns of ordered scores."""
     if queries.dtype == torch.float32:
         return Tile(32, 32, stages=1)
-    return Tile(64, 128) if queries.shape[-1] < 128 else Tile(64, 64)
+    return Tile(64, 64)
 
 
 def _product_cut(tile: Tile) -> dict[str, int]:

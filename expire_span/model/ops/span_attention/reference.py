@@ -80,14 +80,14 @@ def _dense(keys: KeySet) -> KeySet:
     """A packed set with every row padded to the longest by keys that nobody sees."""
     offsets = keys.seen.offsets
     assert offsets is not None
-    count = len(keys.keys)
+    count = int(offsets[-1])
     row = rows_of(offsets, count)
     column = torch.arange(count, device=row.device) - offsets[row]
     batch, longest = len(offsets) - 1, int(offsets.diff().max())
 
     def pad(packed: Tensor, fill: float) -> Tensor:
         padded = packed.new_full((batch, longest, *packed.shape[1:]), fill)
-        return padded.index_put((row, column), packed)
+        return padded.index_put((row, column), packed[:count])
 
     def pad_times(packed: Tensor, fill: float) -> Tensor:
         return pad(packed, fill).unsqueeze(1)  # the same for all heads
