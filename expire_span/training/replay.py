@@ -135,11 +135,20 @@ class Captured:
         self._work = work.clone()
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         own = self._work
+        self._rehearse(read)
         with torch.cuda.graph(self._forward, pool=pool):
             self._done = read(own.batch, own.memory, own.scored, own.weight)
         with torch.cuda.graph(self._backward, pool=pool):
             self._done.objective.backward()
         self._gradients = [parameter.grad for parameter in parameters]
+
+    def _rehearse(self, read: Read) -> None:
+        """Compile and load all that these very buffers need: there is no time for that later."""
+        own, state = self._work, torch.cuda.get_rng_state()
+        read(own.batch, own.memory, own.scored, own.weight).objective.backward()
+        for parameter in self._parameters:
+            parameter.grad = None
+        torch.cuda.set_rng_state(state)
 
     def replay(self, work: Work) -> Pass:
         """The same block with other numbers."""

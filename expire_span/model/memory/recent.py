@@ -55,5 +55,5 @@ def recent_states(
 
 
 def last_states(states: Tensor, count: int) -> Tensor:
-    """The last `count` of [B, N, D] along time, or all if there are fewer."""
-    return states[:, max(states.shape[1] - count, 0) :]
+    """The last `count` of [B, N, D] along time, or all if there are fewer; without the others."""
+    return states[:, max(states.shape[1] - count, 0) :].contiguous()
