@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from expire_span.model.attention import SpanSelfAttention
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import Deadlines, Kept, LayerMemory, StateSet, Window
+from expire_span.model.ops.dropout import is_kept, odd_words
 from expire_span.model.ops.span_attention import AUTOMATIC
 
 
@@ -39,7 +40,10 @@ class DroppedRelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, dropout: float) -> Tensor:
         """[..., D] -> [..., D]"""
-        out = F.dropout(F.relu(states), dropout)
+        rows, columns = states.shape[:-1], states.shape[-1]
+        words = odd_words(*rows, 1, device=states.device)
+        kept = is_kept(words, odd_words(columns, device=states.device), dropout)
+        out = torch.where(kept, F.relu(states) / (1 - dropout), 0)
         ctx.save_for_backward(out)
         ctx.dropout = dropout
         return out
@@ -48,7 +52,7 @@ class DroppedRelu(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         """[..., D] -> [..., D]"""
         (out,) = ctx.saved_tensors
-        return torch.where(out > 0, grad / (1 - ctx.dropout), 0), None
+        return torch.where(out <= 0, 0, grad / (1 - ctx.dropout)), None
 
 
 class FeedForward(nn.Module):

@@ -51,7 +51,7 @@ class Pass:
 
     def memory(self) -> Memory:
         """What is remembered, for the next block; ask for it when all else is under way."""
-        return replace(self.frame, layers=self.settling.finish()).detach()
+        return replace(self.frame, layers=self.settling.detach().finish())
 
 
 Read = Callable[[Batch, Memory, Tensor, Tensor], Pass]
@@ -90,6 +90,11 @@ class Replay:
         done = self._read(batch, memory, scored, weight)
         done.objective.backward()
         return done
+
+    def forget(self) -> None:
+        """Give back the memory of all graphs."""
+        self._graphs.clear()
+        self._before = None
 
     def _capture(self, shapes: Any, work: "Work") -> None:
         while len(self._graphs) >= self._most:

@@ -1,14 +1,17 @@
 """Packed memory: what stays, in which order, against plain Python."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from expire_span.model.memory import packed
 from expire_span.model.memory.packed import best_first, count_by_row, keep_first
+from expire_span.model.ops.rows import fused_take_rows, reference_take_rows
 from expire_span.model.transformer import Step
 from policies import CASES, make_model, random_tokens
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ENTRY = st.tuples(
     st.integers(0, 3), st.floats(-1e6, 1e6, width=32), st.booleans()
 )  # row, worth, whether it stays
@@ -39,6 +42,16 @@ def test_a_budget_keeps_the_first_of_each_row(sizes: list[int], most: int, dropp
     assert counts.tolist() == [min(size, most) for size in sizes]
     expected = [i for part in order.split([*sizes, dropped])[:-1] for i in part[:most].tolist()]
     assert found[: counts.sum()].tolist() == expected
+
+
+@pytest.mark.parametrize(("packed_rows", "leaving"), [(5, 3), (0, 3), (5, 0)])
+def test_rows_of_two_tables_by_kernel_and_by_joining(packed_rows: int, leaving: int) -> None:
+    first = torch.randn(packed_rows, 24, device=DEVICE)
+    second = torch.randn(4, 7, 24, device=DEVICE)[:, :leaving]  # a view, as of a longer tier
+    index = torch.randperm(packed_rows + 4 * leaving, device=DEVICE)[:-2]
+    expected = reference_take_rows(first, second, index)
+    assert torch.equal(fused_take_rows(first, second, index), expected)
+    assert fused_take_rows(first, second, index[:0]).shape == (0, 24)
 
 
 def test_entries_are_counted_by_row() -> None:

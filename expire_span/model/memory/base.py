@@ -11,7 +11,7 @@ Shapes
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import torch
@@ -55,6 +55,10 @@ class Unsettled(Protocol):
         """The memory, once that number is known."""
         ...
 
+    def detach(self) -> Self:
+        """The same without the history that gradients would flow back through."""
+        ...
+
 
 Kept = LayerMemory | Unsettled
 
@@ -86,6 +90,10 @@ class Settling:
         arrival = torch.cuda.Event()
         arrival.record()
         return Settling(self.kept, numbers, arrival)
+
+    def detach(self) -> "Settling":
+        """The same without the history that gradients would flow back through."""
+        return replace(self, kept=tuple(memory.detach() for memory in self.kept))
 
     def finish(self) -> tuple[LayerMemory, ...]:
         """The settled memories."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from expire_span.model.memory.state import State
 from expire_span.model.ops.ramp import NEVER
+from expire_span.model.ops.rows import take_rows
 from expire_span.model.ops.span_attention import rows_of
 
 
@@ -96,7 +97,7 @@ class Pool(State):
         index, all_ = self.order[:count], self.candidates
         stays = torch.arange(count, device=index.device) < self.offsets[-1]
         return PackedStates(
-            states=_rows_of_two(all_.packed, all_.leaving, index),
+            states=take_rows(all_.packed, all_.leaving, index),
             times=torch.where(stays, all_.times[index], -NEVER),
             rows=all_.rows[index],
             offsets=self.offsets,
@@ -145,19 +146,6 @@ def room(number: Tensor, now: int, per: int = 1) -> Tensor:
 def count_by_row(marked: Tensor, offsets: Tensor) -> Tensor:
     """How many of the marked packed entries each row has: bool [M] -> int64 [B]."""
     return _begins(marked)[offsets].diff()
-
-
-def _rows_of_two(first: Tensor, second: Tensor, index: Tensor) -> Tensor:
-    """Rows of [M, D], and after them of [B, N, D], without joining the two."""
-    count = second.shape[1]
-    if not count:
-        return first[index]
-    if not len(first):
-        return second.flatten(0, 1)[index]
-    behind = (index - len(first)).clamp(min=0)
-    out = second[behind // count, behind % count]
-    in_first = (index < len(first)).unsqueeze(1)
-    return torch.where(in_first, first[index.clamp(max=len(first) - 1)], out)
 
 
 def _begins(counts: Tensor) -> Tensor:
