@@ -58,6 +58,9 @@ FAR = tl.constexpr(2**30)
 # The least weight a visible key has, so that rounding cannot make it vanish or turn negative.
 LEAST = tl.constexpr(2.0**-24)
 
+# Kinds of key tiles, in the order in which they are visited.
+DISTANT, WHOLE, PARTIAL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+
 # Numbers that change from block to block: a kernel is not compiled anew for them.
 VARYING = ("ramp", "threshold", "P", "W8", "time0", "M", "S", "B", "row0", "rows")
 
@@ -358,11 +361,9 @@ def span_fwd_kernel(
         b_l = tl.where(b_before == float("inf"), 0.0, 1.0)
         b_m = tl.where(b_before == float("inf"), float("-inf"), b_before)
 
-    for KIND in tl.static_range(0 if ORDERED else 1, 3):
-        PARTIAL: tl.constexpr = KIND == 2
-        NEAR: tl.constexpr = ORDERED and KIND > 0
-        begin = (n_tiles - n_partial) if PARTIAL else (n_distant if KIND else 0)
-        end = n_tiles if PARTIAL else (n_whole if KIND else n_distant)
+    for KIND in tl.static_range(DISTANT if ORDERED else WHOLE, PARTIAL + 1):
+        begin = (n_tiles - n_partial) if KIND == PARTIAL else (n_distant if KIND == WHOLE else 0)
+        end = n_tiles if KIND == PARTIAL else (n_whole if KIND == WHOLE else n_distant)
         i_n = tl.load(p_tiles + begin, mask=begin < end, other=0)
         for i in range(begin, end):
             o_n = i_n * BN + tl.arange(0, BN)
@@ -370,14 +371,14 @@ def span_fwd_kernel(
             i_n = tl.load(p_tiles + i + 1, mask=i + 1 < end, other=0)  # ahead of the next turn
             p_k = k + p_kv + o_n[None, :] * (H * E) + o_e[:, None]
             p_v = v + p_kv + o_n[:, None] * (H * E) + o_e[None, :]
-            if PARTIAL:
+            if KIND == PARTIAL:
                 b_k = tl.load(p_k, mask=m_n[None, :], other=0.0)
                 b_v = tl.load(p_v, mask=m_n[:, None], other=0.0)
             else:
                 b_k = tl.load(p_k)
                 b_v = tl.load(p_v)
             b_s = tl.dot(b_q, b_k, input_precision="ieee")
-            if PARTIAL or (POSITIONS and not ORDERED):
+            if KIND == PARTIAL or (POSITIONS and not ORDERED):
                 b_first, b_end, _, b_d = load_windows(
                     first,
                     last,
@@ -387,24 +388,24 @@ def span_fwd_kernel(
                     ramp,
                     HAS_DEADLINE,
                 )
-                if NEAR:  # known without being loaded
+                if ORDERED and KIND > DISTANT:  # known without being loaded
                     b_first = tl.where(m_n, time0 + 1 + o_n, FAR)
-            if NEAR:
+            if ORDERED and KIND > DISTANT:
                 b_qp = tl.load(p_qp + o_row + o_n[None, :])
                 b_s = add_ordered(b_s * scale, b_qp, o_n[None, :], o_t[:, None], P, time0)
             elif POSITIONS and not ORDERED:
                 o_row, m_row = position_of(b_first[None, :], o_t[:, None], T, H, P, STRIDE)
                 b_s += load_positions(p_qp, o_row, m_row, BT, BN).to(tl.float32)
-            unit = 1.0 if NEAR else scale  # what is still to be multiplied
-            if PARTIAL:
+            unit = 1.0 if ORDERED and KIND > DISTANT else scale  # what is still to be multiplied
+            if KIND == PARTIAL:
                 m_s = (b_first[None, :] <= o_t[:, None]) & (o_t[:, None] <= b_end[None, :])
                 b_s = tl.where(m_s, b_s, float("-inf"))
             b_most = tl.maximum(b_m, tl.max(b_s, axis=1) * unit)
             b_base = b_most
-            if PARTIAL:  # a query that has seen nothing yet must not subtract infinities
+            if KIND == PARTIAL:  # a query that has seen nothing yet must not subtract infinities
                 b_base = tl.where(b_most == float("-inf"), 0.0, b_most)
             b_p = tl.exp2(b_s * unit - b_base[:, None])
-            if PARTIAL and HAS_DEADLINE:
+            if KIND == PARTIAL and HAS_DEADLINE:
                 b_p *= weight_of(height_of(b_d, i_t * BT, ramp)[None, :], b_fall[:, None])
             b_fade = tl.exp2(b_m - b_base)
             b_l = b_l * b_fade + tl.sum(b_p, axis=1)
@@ -528,11 +529,9 @@ def span_bwd_q_kernel(
         b_qword = tl.load(qword + i_bh * T + o_t, mask=m_t, other=0)
 
     b_dq = tl.zeros([BT, E], dtype=tl.float32)
-    for KIND in tl.static_range(0 if ORDERED else 1, 3):
-        PARTIAL: tl.constexpr = KIND == 2
-        NEAR: tl.constexpr = ORDERED and KIND > 0
-        begin = (n_tiles - n_partial) if PARTIAL else (n_distant if KIND else 0)
-        end = n_tiles if PARTIAL else (n_whole if KIND else n_distant)
+    for KIND in tl.static_range(DISTANT if ORDERED else WHOLE, PARTIAL + 1):
+        begin = (n_tiles - n_partial) if KIND == PARTIAL else (n_distant if KIND == WHOLE else 0)
+        end = n_tiles if KIND == PARTIAL else (n_whole if KIND == WHOLE else n_distant)
         i_n = tl.load(p_tiles + begin, mask=begin < end, other=0)
         for i in range(begin, end):
             o_n = i_n * BN + tl.arange(0, BN)
@@ -540,7 +539,7 @@ def span_bwd_q_kernel(
             i_n = tl.load(p_tiles + i + 1, mask=i + 1 < end, other=0)  # ahead of the next turn
             p_k = k + p_kv + o_n[:, None] * (H * E) + o_e[None, :]
             p_v = v + p_kv + o_n[None, :] * (H * E) + o_e[:, None]
-            if PARTIAL:
+            if KIND == PARTIAL:
                 b_k = tl.load(p_k, mask=m_n[:, None], other=0.0)
                 b_v = tl.load(p_v, mask=m_n[None, :], other=0.0)
             else:
@@ -548,7 +547,7 @@ def span_bwd_q_kernel(
                 b_v = tl.load(p_v)
             b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
             b_dp = tl.dot(b_do, b_v, input_precision="ieee")
-            if PARTIAL or (POSITIONS and not ORDERED):
+            if KIND == PARTIAL or (POSITIONS and not ORDERED):
                 b_first, b_end, _, b_d = load_windows(
                     first,
                     last,
@@ -558,20 +557,20 @@ def span_bwd_q_kernel(
                     ramp,
                     HAS_DEADLINE,
                 )
-                if NEAR:  # known without being loaded
+                if ORDERED and KIND > DISTANT:  # known without being loaded
                     b_first = tl.where(m_n, time0 + 1 + o_n, FAR)
             if POSITIONS and not ORDERED:
                 o_row, m_row = position_of(b_first[None, :], o_t[:, None], T, H, P, STRIDE)
                 b_s += load_positions(p_qp, o_row, m_row, BT, BN).to(tl.float32)
             b_x = b_s * scale - b_lse[:, None]
-            if NEAR:
+            if ORDERED and KIND > DISTANT:
                 b_qp = tl.load(p_qp + o_row + o_n[None, :])
                 b_x = add_ordered(b_x, b_qp, o_n[None, :], o_t[:, None], P, time0)
-            if PARTIAL:
+            if KIND == PARTIAL:
                 m_s = (b_first[None, :] <= o_t[:, None]) & (o_t[:, None] <= b_end[None, :])
                 b_x = tl.where(m_s, b_x, float("-inf"))
             b_p = tl.exp2(b_x)
-            if PARTIAL and HAS_DEADLINE:
+            if KIND == PARTIAL and HAS_DEADLINE:
                 b_p *= weight_of(height_of(b_d, i_t * BT, ramp)[None, :], b_fall[:, None])
             if DROPOUT:
                 b_kword = tl.load(kword + bos + o_n, mask=m_n, other=0)
@@ -579,7 +578,7 @@ def span_bwd_q_kernel(
                 b_dp = tl.where(m_kept, b_dp * drop_scale, 0.0)
             b_ds = b_p * (b_dp - b_delta[:, None])
             b_ds = b_ds.to(b_k.dtype)
-            if NEAR:
+            if ORDERED and KIND > DISTANT:
                 store_ordered(p_dqp, o_row, o_n[None, :], o_t[:, None], b_ds, T, P, W8, time0)
             elif POSITIONS and not ORDERED:
                 store_positions(p_dqp, o_row, m_row & m_n[None, :], b_ds, BN)
@@ -693,20 +692,19 @@ def span_bwd_kv_kernel(
     if ORDERED:  # from here on queries are too far from all keys to have positions
         distant = tl.maximum((i_n + BN - 1 + P + time0) // BT + 1, whole_begin)
         distant = tl.minimum(distant, whole_end)
-    for KIND in tl.static_range(0 if ORDERED else 1, 3):
-        PARTIAL: tl.constexpr = KIND == 2
-        NEAR: tl.constexpr = ORDERED and KIND > 0
-        i_begin = begin if PARTIAL else (whole_begin if KIND else distant)
-        i_end = (end - n_whole) if PARTIAL else (distant if KIND else whole_end)
-        if NEAR:  # one turn ahead, which the compiler does not do for transposed blocks
-            i_t = block_of(i_begin, whole_begin, n_whole, PARTIAL)
+    for KIND in tl.static_range(DISTANT if ORDERED else WHOLE, PARTIAL + 1):
+        i_begin = begin if KIND == PARTIAL else (whole_begin if KIND == WHOLE else distant)
+        i_end = (end - n_whole) if KIND == PARTIAL else (distant if KIND == WHOLE else whole_end)
+        if ORDERED and KIND > DISTANT:
+            # One turn ahead, which the compiler does not do for transposed blocks.
+            i_t = block_of(i_begin, whole_begin, n_whole, KIND == PARTIAL)
             b_qp = load_transposed(p_qp, i_t, o_n, T, H, P, W8, time0, BT)
         for i in range(i_begin, i_end):
-            i_t = block_of(i, whole_begin, n_whole, PARTIAL)
+            i_t = block_of(i, whole_begin, n_whole, KIND == PARTIAL)
             o_t = i_t * BT + tl.arange(0, BT)
             m_t = o_t < T
             o_q = o_t[:, None] * (H * E) + o_e[None, :]
-            if PARTIAL:
+            if KIND == PARTIAL:
                 b_q = tl.load(q + p_bth + o_q, mask=m_t[:, None], other=0.0)
                 b_do = tl.load(do + p_bth + o_q, mask=m_t[:, None], other=0.0)
                 b_lse = tl.load(lse + i_bh * T + o_t, mask=m_t, other=float("inf"))
@@ -722,15 +720,15 @@ def span_bwd_kv_kernel(
                 o_row, m_row = position_of(b_first[None, :], o_t[:, None], T, H, P, STRIDE)
                 b_s += tl.trans(load_positions(p_qp, o_row, m_row, BT, BN)).to(tl.float32)
             b_x = b_s * scale - b_lse[None, :]
-            if NEAR:
+            if ORDERED and KIND > DISTANT:
                 b_x = add_ordered(b_x, b_qp, o_n[:, None], o_t[None, :], P, time0)
-                i_next = block_of(i + 1, whole_begin, n_whole, PARTIAL)
+                i_next = block_of(i + 1, whole_begin, n_whole, KIND == PARTIAL)
                 b_qp = load_transposed(p_qp, i_next, o_n, T, H, P, W8, time0, BT)
-            if PARTIAL:
+            if KIND == PARTIAL:
                 m_s = (b_first[:, None] <= o_t[None, :]) & (o_t[None, :] <= b_end[:, None])
                 b_x = tl.where(m_s, b_x, float("-inf"))
             b_u = tl.exp2(b_x)
-            if PARTIAL and HAS_DEADLINE:
+            if KIND == PARTIAL and HAS_DEADLINE:
                 b_w = weight_of(height_of(b_d, i_t * BT, ramp)[:, None], b_fall[None, :])
                 b_p = b_u * b_w
             else:
@@ -745,7 +743,7 @@ def span_bwd_kv_kernel(
             b_dv = tl.dot(b_kept.to(b_do.dtype), b_do, b_dv, input_precision="ieee")
             b_dp -= b_delta[None, :]
             b_ds = b_p * b_dp
-            if PARTIAL and HAS_DEADLINE:
+            if KIND == PARTIAL and HAS_DEADLINE:
                 m_ramp = o_t[None, :].to(tl.float32) > b_d[:, None]
                 b_dd += tl.where(m_ramp, b_u * b_dp, 0.0)
             b_dk = tl.dot(b_ds.to(b_q.dtype), b_q, b_dk, input_precision="ieee")
