@@ -37,11 +37,14 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        # A copy to the host must not be left under way: it could be read before it has arrived.
-        under_way = torch.device(device).type != "cpu"
+        # Only copies out of pinned memory go on while the host does something else. A copy to the
+        # host must not: it could be read before it has arrived.
+        to_gpu = torch.device(device).type == "cuda"
 
         def moved(field: Tensor) -> Tensor:
-            return field.to(device, non_blocking=under_way)
+            if to_gpu and not field.is_cuda:
+                return field.pin_memory().to(device, non_blocking=True)
+            return field.to(device)
 
         starts = None if self.starts is None else moved(self.starts)
         return Batch(moved(self.inputs), moved(self.targets), moved(self.scored), starts)

@@ -15,6 +15,7 @@ from expire_span.training.interruption import Stopped
 from expire_span.training.loop import train
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.training.trainer import Trainer
+from policies import CASES
 from small_runs import MEMORIES, last_of, same_checkpoints, small_experiment
 
 pytestmark = [
@@ -24,8 +25,10 @@ pytestmark = [
 ]
 
 
-def losses(experiment: Experiment, steps: int) -> torch.Tensor:
+def losses(experiment: Experiment, steps: int, replayed: bool = True) -> torch.Tensor:
     trainer = Trainer(replace(experiment, device="cuda"))
+    if not replayed:
+        trainer.replay = None
     found = []
     for _ in range(steps):
         trainer.update()
@@ -130,3 +133,12 @@ def test_the_same_seed_gives_the_same_bits_on_a_gpu():
     wide = replace(experiment.model, width=32, attention="fused", dropout=0.2)
     runs = [losses(replace(experiment, model=wide), 12) for _ in range(2)]
     assert torch.equal(runs[0], runs[1])
+
+
+@pytest.mark.parametrize("memory", ["expire-budget", "fixed-over-block", "adaptive", "compressive"])
+def test_replayed_steps_equal_launched_ones_bit_for_bit(memory):
+    case = CASES[memory]
+    experiment = small_experiment(memory=case.memory, precision="bfloat16")
+    model = replace(experiment.model, width=32, block=case.block, attention="fused", layer_drop=0.0)
+    experiment = replace(experiment, model=model)
+    assert torch.equal(losses(experiment, 40), losses(experiment, 40, replayed=False))
