@@ -16,8 +16,8 @@ which is a PI controller. Why so:
   run whose spans had become too short while its task was satisfied could not come back otherwise.
 - A step counts in the sum unless live memory is far from its target and on its way there. The sum
   would otherwise go on growing on the way, and carry the spans past the target.
-- The error is cut because more of it says nothing new, and a huge penalty would, where all gradients
-  are clipped together, leave nothing of the task's.
+- The error is cut because more of it says nothing new, and a huge penalty would, where all
+  gradients are clipped together, leave nothing of the task's.
 - The weight is 0 until the stream is longer than the longest span: memory is still filling.
 
 All of it stays on the device, so that no step waits for it.

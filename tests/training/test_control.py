@@ -35,8 +35,8 @@ def drive(controller: PenaltyControl, plant, steps: int, first: int = 1) -> list
 class AdamLike:
     """Spans that move at a pace given by the sign of the pull, hardly by its strength.
 
-    The task pulls them longer while there are fewer than `wanted`, and not at all beyond. `scale` is
-    what a weight of 1 counts for.
+    The task pulls them longer while there are fewer than `wanted`, and not at all beyond. A weight
+    of 1 counts for `scale`.
     """
 
     def __init__(self, live: float, wanted: float, pace: float = 0.02, scale: float = 1.0):
