@@ -836,8 +836,9 @@ def span_bwd_scores_kernel(
     for c in range(0, W8 * 8, BC):
         o_c = c + tl.arange(0, BC)
         o_p, m_p = table_row(o_c, i_c, P, time0)
-        # Nothing has been written where the table has no row.
-        b_dqp = tl.load(p_row + o_c[None, :], mask=m_x[:, None] & m_p[None, :], other=0.0)
+        m_c = m_x[:, None] & (o_c < W8 * 8)[None, :]
+        b_dqp = tl.load(p_row + o_c[None, :], mask=m_c, other=0.0)
+        b_dqp = tl.where(m_p[None, :], b_dqp, 0.0)  # nothing was written where there is no row
         p_table = table + o_p[:, None] * E + o_e[None, :]
         b_table = tl.load(p_table, mask=m_p[:, None], other=0.0)
         b_dq = tl.dot(b_dqp, b_table, b_dq, input_precision="ieee")
