@@ -82,7 +82,9 @@ class Trainer:
     def _read(self, batch: Batch, memory: Memory, scored: Tensor, weight: Tensor) -> Pass:
         head = self.model.sequence_head()
         with autocast(self.device, self.experiment.precision):
-            step = self.model(batch.inputs, memory, starts=batch.starts, generator=self.draws)
+            step = self.model(
+                batch.inputs, memory, batch.starts, generator=self.draws, attached=False
+            )
             nll = torch.where(batch.scored, head.nll(step.hidden, batch.targets), 0)
             with torch.no_grad():
                 predictions = head.predict(step.hidden) if self.score.needs_predictions else None

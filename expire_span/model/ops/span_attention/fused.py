@@ -323,7 +323,7 @@ class _Call:
         }
 
 
-def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool) -> Tile:
+def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool, fading: bool) -> Tile:
     """The tile of a kernel: "forward", or the gradients by "query" or by "key".
 
     For half precision and width 64 they are the fastest that `benchmarks/attention.py --tune` found
@@ -335,14 +335,17 @@ def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool) -> Til
     if width == 128:
         return Tile(64, 64, stages=2)
     if kernel == "key":
-        return Tile(32, 64)
+        return Tile(32, 64) if fading or not ordered else Tile(16, 64)
+    if kernel == "query" and ordered:
+        return Tile(64, 16, stages=4) if fading else Tile(64, 64)
     if positions:
         return Tile(64, 32) if ordered else Tile(64, 64, stages=2)
     return Tile(64, 128, stages=3 if kernel == "forward" else 2)
 
 
 def _tile(kernel: str, queries: Tensor, keys: _FlatSet) -> Tile:
-    return tile_of(kernel, queries, len(keys.positions) > 0, keys.ordered)
+    positions, fading = len(keys.positions) > 0, len(keys.deadline) > 0
+    return tile_of(kernel, queries, positions, keys.ordered, fading)
 
 
 def _forward(

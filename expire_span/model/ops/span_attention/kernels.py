@@ -514,9 +514,10 @@ def span_bwd_q_kernel(
         p_qp = qp + (i_r.to(tl.int64) * T * H + i_h) * (W8 * 8)
         p_dqp = dqp + (i_r.to(tl.int64) * T * H + i_h) * (W8 * 8)
         o_row = ordered_rows(o_t, T, H, P, W8, time0)[:, None]
-        # Where every position is that of a key, each entry is written once: by its tile.
+        # Where every column is that of a key, each entry is written once: by its tile.
         t_last = tl.minimum(i_t * BT + BT, T) - 1
-        if (i_t * BT < P + time0) | (t_last - 1 - time0 >= eos - bos):
+        n_last = ((t_last - P - time0) >> 3) * 8 + W8 * 8
+        if (i_t * BT < P + time0) | (n_last > n_tiles * BN):
             clear_ordered(p_dqp, o_t, T, H, W8, BT, BN)
         for i in range(n_whole, n_tiles - n_partial):  # unseen tiles
             o_n = tl.load(p_tiles + i) * BN + tl.arange(0, BN)
@@ -838,7 +839,6 @@ def span_bwd_scores_kernel(
         o_p, m_p = table_row(o_c, i_c, P, time0)
         m_c = m_x[:, None] & (o_c < W8 * 8)[None, :]
         b_dqp = tl.load(p_row + o_c[None, :], mask=m_c, other=0.0)
-        b_dqp = tl.where(m_p[None, :], b_dqp, 0.0)  # nothing was written where there is no row
         p_table = table + o_p[:, None] * E + o_e[None, :]
         b_table = tl.load(p_table, mask=m_p[:, None], other=0.0)
         b_dq = tl.dot(b_dqp, b_table, b_dq, input_precision="ieee")
