@@ -816,6 +816,7 @@ def span_scores_kernel(
 def span_bwd_scores_kernel(
     dqp,
     table,
+    before_dq,
     dq,
     factor,
     T,
@@ -828,7 +829,7 @@ def span_bwd_scores_kernel(
     BX: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """Add to dQ of BX queries of a class what the gradient of their position scores is worth."""
+    """dQ of BX queries of a class: that before, and what their position scores are worth."""
     i_x, i_c = tl.program_id(0), tl.program_id(1)
     o_bth, m_x = rows_of_class(i_x, i_c, rows, T, H, tl.cdiv(T, 8), BX)
     o_e = tl.arange(0, E)
@@ -842,9 +843,10 @@ def span_bwd_scores_kernel(
         p_table = table + o_p[:, None] * E + o_e[None, :]
         b_table = tl.load(p_table, mask=m_p[:, None], other=0.0)
         b_dq = tl.dot(b_dqp, b_table, b_dq, input_precision="ieee")
-    p_dq = dq + o_bth[:, None] * E + o_e[None, :]
-    b_dq = tl.load(p_dq, mask=m_x[:, None], other=0.0).to(tl.float32) + b_dq * factor
-    tl.store(p_dq, b_dq.to(dq.dtype.element_ty), mask=m_x[:, None])
+    o_dq = o_bth[:, None] * E + o_e[None, :]
+    b_before = tl.load(before_dq + o_dq, mask=m_x[:, None], other=0.0).to(tl.float32)
+    b_dq = b_before + b_dq * factor
+    tl.store(dq + o_dq, b_dq.to(dq.dtype.element_ty), mask=m_x[:, None])
 
 
 @triton.jit(do_not_specialize=VARYING)
