@@ -27,7 +27,7 @@ from expire_span.training.trainer import Trainer
 
 VALID = "valid/"
 SHARES_EVERY = 100
-"""Fewest updates between two that tell apart what pulls at spans: those are not compiled."""
+"""Fewest updates between two that also tell apart what pulls at spans, which takes a while."""
 
 
 def train(
