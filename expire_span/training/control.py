@@ -117,8 +117,8 @@ def _check_target(target: float, memory: MemoryPolicy) -> None:
     """Refuse a target that nothing can be done about."""
     if not getattr(memory, "penalty", 0) > 0:
         raise ValueError(
-            f"target_live needs a memory with a penalty above 0, the coefficient to begin with, but "
-            f"{type(memory).__name__} has none: set model.memory.penalty."
+            f"target_live needs a memory with a penalty above 0, the coefficient to begin with, "
+            f"but {type(memory).__name__} has none: set model.memory.penalty."
         )
     ramp = getattr(memory, "ramp", 1)
     if target < ramp:
