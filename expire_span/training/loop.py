@@ -124,7 +124,9 @@ class Run:
         self.trainer.update(watch_spans=watched, stop=self.interruption.wanted)
         self.bar.update()
         if self.watch.due(coming):
-            self.watch.look(coming, self.trainer.stats())
+            stats = self.trainer.stats()
+            if self.ranks.first:
+                self.watch.look(coming, stats)
         if self._due(experiment.log_every):
             self._report()
         self.saver.look()
