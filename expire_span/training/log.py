@@ -117,8 +117,8 @@ def tracker_library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise ValueError(
-            f"tracker is {name}, which is not installed: `pip install {name}`, or leave the tracker "
-            "out (metrics.jsonl and TensorBoard files are always written)."
+            f"tracker is {name}, which is not installed: `pip install {name}`, or leave the "
+            "tracker out (metrics.jsonl and TensorBoard files are always written)."
         ) from None
 
 
