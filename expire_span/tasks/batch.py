@@ -48,3 +48,12 @@ class Batch:
 
         starts = None if self.starts is None else moved(self.starts)
         return Batch(moved(self.inputs), moved(self.targets), moved(self.scored), starts)
+
+    def split(self, rows: int) -> list["Batch"]:
+        """The same batch in parts of so many rows."""
+
+        def part(rows: slice) -> "Batch":
+            starts = None if self.starts is None else self.starts[rows]
+            return Batch(self.inputs[rows], self.targets[rows], self.scored[rows], starts)
+
+        return [part(slice(first, first + rows)) for first in range(0, len(self.inputs), rows)]

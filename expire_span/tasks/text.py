@@ -66,6 +66,10 @@ class Text(Task):
         del source["path"]  # A file may move, but not change.
         return TextStream(self._part(data, split), source, split, batch, seed, self.path)
 
+    def files(self) -> tuple[Path, ...]:
+        """The one file."""
+        return (Path(self.path).expanduser(),)
+
     def score(self) -> BitsPerByte:
         """Bits per byte."""
         return BitsPerByte()
@@ -112,9 +116,10 @@ class TextStream(Stream):
             self.length = int((self._last - self._first).max())
 
     def _next(self, steps: int) -> Batch:
-        position = self._first[:, None] + np.arange(self._steps_read, self._steps_read + steps)
+        first, last = (edge[self.rows, None] for edge in (self._first, self._last))
+        position = first + np.arange(self._steps_read, self._steps_read + steps)
         endless = self.length is None
-        scored = np.ones_like(position, dtype=bool) if endless else position < self._last[:, None]
+        scored = np.ones_like(position, dtype=bool) if endless else position < last
         # The last byte of the split has no successor, so the last pair is followed by the first.
         position %= self._pairs
         return Batch(

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from expire_span.model.memory import Memory, Settling
 from expire_span.model.transformer import MemoryStats, Transformer
 from expire_span.tasks import Batch
+from expire_span.training.spans import SpanGradients
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Pass:
         spans: of each layer, in any shape.
         settling: what each layer keeps.
         frame: the next memory without its layers.
+        pull: what pulls at spans, if it is to be told apart.
     """
 
     objective: Tensor
@@ -48,10 +50,22 @@ class Pass:
     spans: tuple[Tensor, ...]
     settling: Settling
     frame: Memory
+    pull: SpanGradients | None = None
 
     def memory(self) -> Memory:
         """What is remembered, for the next block; ask for it when all else is under way."""
         return replace(self.frame, layers=self.settling.detach().finish())
+
+    def kept(self) -> "Pass":
+        """The same in buffers of its own, which no later replay writes again."""
+        memory = self.memory().map(lambda _, tensor: tensor.clone())
+        return replace(
+            self,
+            objective=self.objective.detach(),
+            spans=tuple(spans.clone() for spans in self.spans),
+            settling=Settling.of(memory.layers),
+            frame=replace(memory, layers=()),
+        )
 
 
 Read = Callable[[Batch, Memory, Tensor, Tensor], Pass]
