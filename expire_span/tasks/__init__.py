@@ -5,14 +5,25 @@ A task knows nothing of models and training. To add one, write its file and its 
 
 from typing import get_args
 
-from expire_span.tasks.base import BitsPerByte, ExactMatch, Score, Task, TokenAccuracy
+from expire_span.tasks.base import (
+    BitsPerByte,
+    BitsPerCharacter,
+    ErrorRate,
+    ExactMatch,
+    Perplexity,
+    Score,
+    Task,
+    TokenAccuracy,
+)
 from expire_span.tasks.batch import Batch
+from expire_span.tasks.collision import Collision
+from expire_span.tasks.collision_easy import CollisionEasy
 from expire_span.tasks.copy import Copy
 from expire_span.tasks.recall import Recall
 from expire_span.tasks.stream import SPLITS, PieceStream, Split, Stream
 from expire_span.tasks.text import Text
 
-AnyTask = Recall | Copy | Text
+AnyTask = Recall | Copy | Collision | CollisionEasy | Text
 
 TASKS: dict[str, type[Task]] = {cls.__name__: cls for cls in get_args(AnyTask)}
 
@@ -22,8 +33,13 @@ __all__ = [
     "AnyTask",
     "Batch",
     "BitsPerByte",
+    "BitsPerCharacter",
+    "Collision",
+    "CollisionEasy",
     "Copy",
+    "ErrorRate",
     "ExactMatch",
+    "Perplexity",
     "PieceStream",
     "Recall",
     "Score",

@@ -14,6 +14,8 @@ from expire_span.tasks import (
     TASKS,
     Batch,
     BitsPerByte,
+    Collision,
+    CollisionEasy,
     Copy,
     ExactMatch,
     PieceStream,
@@ -29,7 +31,7 @@ from expire_span.tasks.stream import Steps
 
 QUICK = settings(deadline=None, derandomize=True, max_examples=20)
 CUTS = st.lists(st.integers(1, 700), min_size=1, max_size=12)
-NAMES = ["recall", "two facts", "copy", "copy restart", "text"]
+NAMES = ["recall", "two facts", "copy", "copy restart", "text", "collision", "easy collision"]
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -42,6 +44,8 @@ def task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         "copy": Copy(30, distances="log"),
         "copy restart": Copy(5, restart=True),
         "text": Text(str(path)),
+        "collision": Collision(),
+        "easy collision": CollisionEasy(),
     }
     return made[request.param]
 
@@ -117,14 +121,16 @@ def test_a_saved_state_does_not_move_with_the_stream(task: Task) -> None:
     assert state == copied
 
 
-@pytest.mark.parametrize("synthetic", [Recall(period=20, facts=2), Copy(9)])
+@pytest.mark.parametrize(
+    "synthetic", [Recall(period=20, facts=2), Copy(9), Collision(), CollisionEasy()]
+)
 def test_a_row_is_the_same_in_any_batch(synthetic: Task) -> None:
     four = synthetic.stream("train", batch=4, seed=3).read(3000)
     sixteen = synthetic.stream("train", batch=16, seed=3).read(3000)
     assert same(four, rows(sixteen, 4))
 
 
-@pytest.mark.parametrize("synthetic", [Recall(), Copy(9)])
+@pytest.mark.parametrize("synthetic", [Recall(), Copy(9), Collision(), CollisionEasy()])
 def test_splits_seeds_and_rows_differ(synthetic: Task) -> None:
     streams = [synthetic.stream(split, batch=2, seed=seed) for split in SPLITS for seed in (0, 1)]
     drawn = [row for stream in streams for row in stream.read(300).inputs]
