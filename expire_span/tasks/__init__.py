@@ -19,15 +19,20 @@ from expire_span.tasks.batch import Batch
 from expire_span.tasks.collision import Collision
 from expire_span.tasks.collision_easy import CollisionEasy
 from expire_span.tasks.copy import Copy
+from expire_span.tasks.enwik8 import Enwik8
+from expire_span.tasks.instruction import Instruction
+from expire_span.tasks.pg19 import PG19
 from expire_span.tasks.recall import Recall
 from expire_span.tasks.stream import SPLITS, PieceStream, Split, Stream
 from expire_span.tasks.text import Text
+from expire_span.tasks.wikitext import WikiText
 
-AnyTask = Recall | Copy | Collision | CollisionEasy | Text
+AnyTask = Recall | Copy | Collision | CollisionEasy | Instruction | Text | Enwik8 | PG19 | WikiText
 
 TASKS: dict[str, type[Task]] = {cls.__name__: cls for cls in get_args(AnyTask)}
 
 __all__ = [
+    "PG19",
     "SPLITS",
     "TASKS",
     "AnyTask",
@@ -37,8 +42,10 @@ __all__ = [
     "Collision",
     "CollisionEasy",
     "Copy",
+    "Enwik8",
     "ErrorRate",
     "ExactMatch",
+    "Instruction",
     "Perplexity",
     "PieceStream",
     "Recall",
@@ -48,4 +55,5 @@ __all__ = [
     "Task",
     "Text",
     "TokenAccuracy",
+    "WikiText",
 ]

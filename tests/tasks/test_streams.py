@@ -18,6 +18,7 @@ from expire_span.tasks import (
     CollisionEasy,
     Copy,
     ExactMatch,
+    Instruction,
     PieceStream,
     Recall,
     Score,
@@ -31,7 +32,16 @@ from expire_span.tasks.stream import Steps
 
 QUICK = settings(deadline=None, derandomize=True, max_examples=20)
 CUTS = st.lists(st.integers(1, 700), min_size=1, max_size=12)
-NAMES = ["recall", "two facts", "copy", "copy restart", "text", "collision", "easy collision"]
+NAMES = [
+    "recall",
+    "two facts",
+    "copy",
+    "copy restart",
+    "text",
+    "collision",
+    "easy collision",
+    "instruction",
+]
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -46,6 +56,7 @@ def task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         "text": Text(str(path)),
         "collision": Collision(),
         "easy collision": CollisionEasy(),
+        "instruction": Instruction(distance=40),
     }
     return made[request.param]
 
@@ -122,7 +133,7 @@ def test_a_saved_state_does_not_move_with_the_stream(task: Task) -> None:
 
 
 @pytest.mark.parametrize(
-    "synthetic", [Recall(period=20, facts=2), Copy(9), Collision(), CollisionEasy()]
+    "synthetic", [Recall(period=20, facts=2), Copy(9), Collision(), CollisionEasy(), Instruction()]
 )
 def test_a_row_is_the_same_in_any_batch(synthetic: Task) -> None:
     four = synthetic.stream("train", batch=4, seed=3).read(3000)
@@ -130,7 +141,9 @@ def test_a_row_is_the_same_in_any_batch(synthetic: Task) -> None:
     assert same(four, rows(sixteen, 4))
 
 
-@pytest.mark.parametrize("synthetic", [Recall(), Copy(9), Collision(), CollisionEasy()])
+@pytest.mark.parametrize(
+    "synthetic", [Recall(), Copy(9), Collision(), CollisionEasy(), Instruction()]
+)
 def test_splits_seeds_and_rows_differ(synthetic: Task) -> None:
     streams = [synthetic.stream(split, batch=2, seed=seed) for split in SPLITS for seed in (0, 1)]
     drawn = [row for stream in streams for row in stream.read(300).inputs]
