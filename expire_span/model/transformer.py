@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from expire_span.model.adaptive_softmax import AdaptiveHead, AdaptiveInput
 from expire_span.model.config import TransformerConfig
 from expire_span.model.layer import Layer, LayerStep
 from expire_span.model.memory import Deadlines, LayerMemory, Memory, Window, settle_all
@@ -71,7 +73,7 @@ class Transformer(nn.Module):
         config: sizes and memory policy.
         inputs: maps what the task gives to states [B, T, D]; a token embedding by default.
         head: makes predictions from final states [B, T, D]; a linear layer by default. Training on
-            token streams needs a `SequenceHead`.
+            token streams needs a `SequenceHead`. With `config.shortlist`, both are adaptive.
     """
 
     def __init__(
@@ -82,6 +84,9 @@ class Transformer(nn.Module):
     ):
         super().__init__()
         self.config = config
+        if config.shortlist is not None and inputs is None and head is None:
+            inputs = AdaptiveInput(config.vocab, config.width, config.shortlist)
+            head = AdaptiveHead(inputs)
         self.inputs = TokenInput(config.vocab, config.width) if inputs is None else inputs
         self.head = TokenHead(config.width, config.vocab) if head is None else head
         rows = config.memory.position_rows(config.block)
@@ -155,7 +160,7 @@ class Transformer(nn.Module):
             starts=starts,
             limit=self._limit(limit, generator),
         )
-        states = self.inputs(tokens)
+        states = self._at_edge(self.inputs(tokens))
         steps: list[LayerStep] = []
         dropped = self._dropped(generator)
         impl = self._implementation()
@@ -164,7 +169,7 @@ class Transformer(nn.Module):
             states = steps[-1].states
         kept = settle_all([step.kept for step in steps])
         return Step(
-            hidden=self.final_norm(states),
+            hidden=self._at_edge(self.final_norm(states)),
             memory=replace(
                 memory,
                 layers=kept,
@@ -205,6 +210,10 @@ class Transformer(nn.Module):
         """Bring learned spans back into their range; call it after each optimiser update."""
         for layer in self.stack():
             layer.keeper.clamp_parameters()
+
+    def _at_edge(self, states: Tensor) -> Tensor:
+        """Dropout before the first layer and after the last."""
+        return F.dropout(states, self.config.edge_dropout, self.training)
 
     def _limit(self, limit: int | None, generator: torch.Generator | None) -> int | None:
         drawn = self.config.memory.draw_limit(generator) if self.training else None
