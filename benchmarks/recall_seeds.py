@@ -22,7 +22,7 @@ import expire_span as es
 from expire_span.experiments.recall import EXPIRE_SPAN, recall
 from expire_span.model.memory import AnyMemory
 from expire_span.training.evaluation import evaluate
-from expire_span.training.loop import Trainer
+from expire_span.training.trainer import Trainer
 
 
 def run(seed: int, memory: AnyMemory, rate: float, steps: int) -> dict[str, float]:

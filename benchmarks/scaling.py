@@ -32,7 +32,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from expire_span.training.loop import Trainer
+from expire_span.training.trainer import Trainer
 from train_step import MARGIN, compare, experiment, measured, set_spans
 
 RAMP, BLOCK = 128, 512
@@ -138,7 +138,7 @@ def measure(
 ) -> Result:
     """Fill memory, then time steps."""
     set_spans(trainer.model, f"fixed:{case.span}", case.max_span)
-    trainer.memory = trainer.model.start(args.batch)
+    trainer.memories = (trainer.model.start(args.batch),)
     for _ in range(-(-(case.span + RAMP) // BLOCK) + 4):
         trainer.update()
     ms, peak, found = measured(trainer, args.steps)

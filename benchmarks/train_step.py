@@ -38,7 +38,7 @@ from expire_span.model.memory.expire_span import ExpireSpanKeeper
 from expire_span.tasks import Text
 from expire_span.training.evaluation import autocast
 from expire_span.training.experiment import Experiment, OptimizerConfig
-from expire_span.training.loop import Trainer
+from expire_span.training.trainer import Trainer
 
 MARGIN = 1.5  # how far off a step may be, as a multiple of what bfloat16 does to the reference
 
@@ -118,7 +118,7 @@ def gradients(trainer: Trainer, spans: str, max_span: int) -> Tensor:
     """Losses of a few blocks and all their gradients, in one vector."""
     torch.manual_seed(1)
     set_spans(trainer.model, spans, max_span)
-    memory, losses = trainer.memory, []
+    (memory,), losses = trainer.memories, []
     for _ in range(6):
         batch = trainer.stream.read(512).to("cuda")
         with autocast(trainer.device, trainer.experiment.precision):

@@ -14,9 +14,12 @@ import tyro
 from expire_span.demo import demo
 from expire_span.experiments import EXPERIMENTS
 from expire_span.tasks import Split
-from expire_span.training.evaluation import evaluate as evaluate_model
+from expire_span.training.distributed import join_ranks, restarted
+from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import Experiment
-from expire_span.training.loop import EXPERIMENT_FILE, load_run
+from expire_span.training.folder import EXPERIMENT_FILE, load_run
+from expire_span.training.guard import NotFinite
+from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.loop import train as train_experiment
 from expire_span.training.records import load_experiment
 
@@ -30,6 +33,8 @@ DESCRIPTION = """Transformers that learn what to forget.
                                          the same with another memory policy: expire-span,
                                          fixed-span, adaptive-span or compressive
     expire-span evaluate runs/mine --split test
+    torchrun --nproc-per-node 8 -m expire_span train text ...
+                                         the same on several GPUs
 """
 
 
@@ -62,6 +67,7 @@ def evaluate(
     blocks: int | None = None,
     limit: int | None = None,
     device: str = "auto",
+    resume: bool = False,
 ) -> None:
     """Judge a trained run on a whole stream, carrying its memory along; prints JSON.
 
@@ -72,21 +78,36 @@ def evaluate(
         blocks: blocks read of each row; as in training if left out.
         limit: cut every memory at this distance, to find out what longer memory is worth.
         device: auto, cpu, cuda ...
+        resume: go on with the same evaluation from where it was stopped.
     """
-    experiment, model, step = load_run(run, device)
-    result = evaluate_model(
-        model,
-        experiment.task,
-        split,
-        batch=experiment.evaluation.batch if batch is None else batch,
-        blocks=experiment.evaluation.blocks if blocks is None else blocks,
-        seed=experiment.seed,
-        precision=experiment.precision,
-        limit=limit,
-        progress=True,
-    )
-    about = {"run": str(run), "step": step, "split": split, "limit": limit}
-    _print({**about, **result})
+    with join_ranks(device) as ranks, Interruption(patient=not ranks.alone) as interruption:
+        experiment, model, step = load_run(run, device)
+        settings = experiment.evaluation
+        evaluation = Evaluation(
+            model,
+            experiment.task,
+            split,
+            batch=settings.batch if batch is None else batch,
+            blocks=settings.blocks if blocks is None else blocks,
+            seed=experiment.seed,
+            precision=experiment.precision,
+            limit=limit,
+            ranks=ranks,
+        )
+        about = {"run": str(run), "step": step, "split": split, "limit": limit}
+        bookmark = Bookmark(run / f"evaluation-{split}", about, ranks)
+        if resume:
+            bookmark.find(evaluation)
+        result = evaluation.run(ranks.first, bookmark, interruption)
+        if result is None:
+            raise Stopped(
+                f"stopped after {evaluation.done} of {evaluation.total} blocks; go on with the "
+                "same command and --resume",
+                interruption.number,
+            )
+        bookmark.remove()
+        if ranks.first:
+            _print({**about, **result})
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -107,8 +128,12 @@ def _train_command(name: str, options: Sequence[str] = ()) -> Callable[..., None
         out: Path = Path("runs") / name,
         resume: bool = False,
     ) -> None:
-        result = train_experiment(experiment, out, resume=resume)
-        _print({"run": str(out), **result})
+        # torchrun starts ranks again with the very command that it was given.
+        again = resume or (restarted() and (out / EXPERIMENT_FILE).exists())
+        with join_ranks(experiment.device) as ranks:
+            result = train_experiment(experiment, out, resume=again, ranks=ranks)
+            if ranks.first:
+                _print({"run": str(out), **result})
 
     train.__doc__ = "\n\n".join(
         [inspect.getdoc(EXPERIMENTS[name]) or "", OTHER_MEMORY, TRAIN_ARGUMENTS]
@@ -118,7 +143,7 @@ def _train_command(name: str, options: Sequence[str] = ()) -> Callable[..., None
 
 def _resumed(name: str, options: Sequence[str]) -> Experiment | None:
     """The experiment of the run that these options resume, if there is one."""
-    if "--resume" not in options:
+    if "--resume" not in options and not restarted():
         return None
     words = [word for option in options for word in option.split("=", 1)]
     out = dict(pairwise(words)).get("--out", f"runs/{name}")
@@ -153,9 +178,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _run(commands, arguments, "expire-span", DESCRIPTION)
     except BrokenPipeError:  # whoever read our output has seen enough
         raise SystemExit(141) from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, NotFinite) as error:
         print(f"expire-span: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except Stopped as stop:
+        print(f"expire-span: {stop}.", file=sys.stderr)
+        raise SystemExit(stop.exit_status) from None
     except KeyboardInterrupt:
         hint = ": what is saved goes on with --resume" * ("train" in arguments)
         print(f"expire-span: stopped{hint}.", file=sys.stderr)

@@ -19,7 +19,7 @@ from expire_span.model.memory import AnyMemory, FixedSpan
 from expire_span.model.transformer import Transformer
 from expire_span.tasks import Recall
 from expire_span.training.evaluation import evaluate
-from expire_span.training.loop import Trainer
+from expire_span.training.trainer import Trainer
 
 EVALUATED_BLOCKS = 64
 DRAWN_BLOCKS = 8

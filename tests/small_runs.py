@@ -4,14 +4,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, TransformerConfig
 from expire_span.model.memory import AnyMemory
 from expire_span.tasks import AnyTask, Copy, Recall, Text
+from expire_span.training import checkpoint as checkpoints
+from expire_span.training.checkpoint import Checkpoint, Shard
+from expire_span.training.distributed import Ranks
 from expire_span.training.experiment import (
     EvaluationConfig,
     Experiment,
     OptimizerConfig,
 )
+from expire_span.training.folder import CHECKPOINTS
 from expire_span.training.schedule import PenaltySchedule, RateSchedule
 
 MEMORIES: dict[str, AnyMemory] = {
@@ -32,6 +38,27 @@ def tasks(folder: Path) -> dict[str, AnyTask]:
         "copy": Copy(max_distance=10, restart=True),
         "text": Text(str(path)),
     }
+
+
+def last_of(folder: Path, rank: int = 0, ranks: int = 1) -> Checkpoint:
+    """The newest checkpoint of a run, as one of its ranks sees it."""
+    newest = checkpoints.latest(folder / CHECKPOINTS)
+    assert newest is not None
+    return checkpoints.load(newest, Ranks(rank, ranks))
+
+
+def same_checkpoints(one: Checkpoint, other: Checkpoint) -> bool:
+    """Weights, optimiser, memory, random state, stream position and all else, bit for bit."""
+    pairs = [(one.shared, other.shared), (one.own, other.own)]
+    return all(_same(a, b) for a, b in pairs if a is not None and b is not None)
+
+
+def _same(one: Shard, other: Shard) -> bool:
+    return (
+        one.values == other.values
+        and one.tensors.keys() == other.tensors.keys()
+        and all(torch.equal(one.tensors[name], other.tensors[name]) for name in one.tensors)
+    )
 
 
 def small_experiment(task: AnyTask | None = None, **changes: Any) -> Experiment:

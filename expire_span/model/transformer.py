@@ -57,6 +57,8 @@ class Step:
     """How much is remembered."""
     deadlines: tuple[Deadlines, ...]
     """For each layer, when each memory it read starts to fade (None: never), with gradient."""
+    spans: tuple[Tensor, ...]
+    """For each layer, the spans given to the states of this call, in any shape."""
     head: Callable[[Tensor], Tensor]
     """The model's outgoing end."""
 
@@ -179,6 +181,7 @@ class Transformer(nn.Module):
             penalty=torch.stack([step.penalty for step in steps]).sum(),
             stats=_stats(steps, kept),
             deadlines=tuple(step.deadlines for step in steps),
+            spans=tuple(step.spans for step in steps),
             head=self.head,
         )
 

@@ -4,7 +4,9 @@ Shapes: B rows, T steps.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from math import exp, log
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -53,9 +55,15 @@ class Score(ABC):
         """Begin to sum anew; what is open at the moment, such as half an answer, goes on."""
         self._sums.clear()
 
-    def result(self) -> dict[str, float]:
-        """The metric, the mean "nll" and the number "scored"; empty while there is no metric."""
-        sums = self._on_host()
+    def result(
+        self, everywhere: Callable[[dict[str, float]], dict[str, float]] = dict
+    ) -> dict[str, float]:
+        """The metric, the mean "nll" and the number "scored"; empty while there is no metric.
+
+        Args:
+            everywhere: adds up the sums of several processes, each of which scored other rows.
+        """
+        sums = everywhere(self._on_host())
         if not sums.get("scored"):
             return {}
         nll = sums["nll"] / sums["scored"]
@@ -245,6 +253,10 @@ class Task(ABC):
     @abstractmethod
     def score(self) -> Score:
         """A new score with nothing added up."""
+
+    def files(self) -> tuple[Path, ...]:
+        """The files that the data is read from; none for made-up data."""
+        return ()
 
     def _source(self) -> dict[str, Any]:
         """Name and settings, by which the streams of different tasks are told apart."""

@@ -56,3 +56,11 @@ class Batch:
         # A copy to the host must not be left under way: it could be read before it has arrived.
         under_way = torch.device(device).type != "cpu"
         return self.map(lambda field: field.to(device, non_blocking=under_way))
+
+    def split(self, rows: int) -> list["Batch"]:
+        """The same batch in parts of so many rows."""
+
+        def part(first: int) -> "Batch":
+            return self.map(lambda field: field[first : first + rows])
+
+        return [part(first) for first in range(0, len(self.inputs), rows)]

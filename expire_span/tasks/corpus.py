@@ -84,9 +84,10 @@ class CorpusStream(Stream):
             self.length = int((self._last - self._first).max())
 
     def _next(self, steps: int) -> Batch:
-        place = self._first[:, None] + np.arange(self._steps_read, self._steps_read + steps)
+        first, last = (edge[self.rows, None] for edge in (self._first, self._last))
+        place = first + np.arange(self._steps_read, self._steps_read + steps)
         endless = self.length is None
-        scored = np.ones_like(place, dtype=bool) if endless else place < self._last[:, None]
+        scored = np.ones_like(place, dtype=bool) if endless else place < last
         # The last token of the split has no successor, so the last pair is followed by the first.
         place %= self._pairs
         return Batch(

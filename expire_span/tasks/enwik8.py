@@ -61,7 +61,7 @@ class Enwik8(Task):
         The file is opened here, so that a task can be described where the file is not.
         """
         number = split_number(split)
-        path = unpacked_file(SOURCE.find(self.path))
+        (path,) = self.files()
         about = path.stat()
         codes = verified_codes(path, about.st_size, about.st_mtime_ns)
         data = map_file(path)
@@ -70,6 +70,10 @@ class Enwik8(Task):
         part = data[edges[number] : edges[number + 1]]
         corpus = Corpus(part, str(path), fingerprint(data), codes)
         return CorpusStream(corpus, {"task": "Enwik8"}, split, batch, seed)
+
+    def files(self) -> tuple[Path, ...]:
+        """The one file, unpacked."""
+        return (unpacked_file(SOURCE.find(self.path)),)
 
     def score(self) -> BitsPerByte:
         """Bits per byte."""

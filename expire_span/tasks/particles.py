@@ -66,6 +66,14 @@ class ParticleStream(Stream):
         self._restart(self._first, {name: x.to(device) for name, x in self._state.items()})
         return self
 
+    def only(self, rows: range) -> Self:
+        """This stream, from now on reading only some of its rows; call it before the first read."""
+        super().only(rows)
+        part = slice(rows.start, rows.stop)
+        self._key = self._key[part]
+        self._restart(self._first, {name: x[part] for name, x in self._state.items()})
+        return self
+
     @abstractmethod
     def beginning(self, key: Tensor) -> State:
         """Worlds in which nothing has happened yet, one for each key [B]."""

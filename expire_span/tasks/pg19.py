@@ -73,6 +73,11 @@ class PG19(Task):
         del source["path"]  # Books may move, but not change.
         return CorpusStream(corpus, source, split, batch, seed)
 
+    def files(self) -> tuple[Path, ...]:
+        """The tokens of every split, as they were prepared."""
+        folder = prepared(self.path, self.vocabulary)
+        return tuple(folder / f"{split}.tokens" for split in SPLITS)
+
     def score(self) -> BitsPerCharacter:
         """Bits per character."""
         return BitsPerCharacter()

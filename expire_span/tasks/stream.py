@@ -47,6 +47,7 @@ class Stream(ABC):
             raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, not {seed}.")
         require_at_least(1, batch=batch)
         self.batch = batch
+        self.rows = range(batch)
         self.length = length
         self._entropy = (seed, split_number(split))
         self._identity = {**source, "split": split, "batch": batch, "seed": seed}
@@ -64,6 +65,22 @@ class Stream(ABC):
         """Steps of each row still to be read; None for an endless stream."""
         return None if self.length is None else self.length - self._steps_read
 
+    @property
+    def steps_read(self) -> int:
+        """Steps of each row read so far."""
+        return self._steps_read
+
+    def only(self, rows: range) -> Self:
+        """This stream, from now on reading only some of its rows; call it before the first read."""
+        whole = range(self.batch)
+        if self._steps_read or not rows or rows != whole[rows[0] : rows[-1] + 1]:
+            raise ValueError(
+                f"Rows can be chosen before the first read, from 0 to {self.batch - 1} and one "
+                f"after another, but {rows} were asked for after {self._steps_read} steps."
+            )
+        self.rows = rows
+        return self
+
     def read(self, steps: int) -> Batch:
         """The next `steps` steps of every row; fewer at the end of a finite stream."""
         require_at_least(1, steps=steps)
@@ -80,7 +97,7 @@ class Stream(ABC):
     def state(self) -> dict[str, Any]:
         """Where the stream stands, JSON-able."""
         return {
-            "stream": self._identity,
+            "stream": self._identified(),
             "steps_read": self._steps_read,
             "position": self._position(),
         }
@@ -88,11 +105,15 @@ class Stream(ABC):
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a position that `state` returned."""
         saved = state.get("stream", {})
-        for name, ours in self._identity.items():
+        for name, ours in self._identified().items():
             if saved.get(name) != ours:
                 raise ValueError(self._refusal(name, saved.get(name), ours))
         self._steps_read = state["steps_read"]
         self._seek(state["position"])
+
+    def _identified(self) -> dict[str, Any]:
+        """What tells this stream, and the rows it reads, from others."""
+        return {**self._identity, "rows": [self.rows.start, self.rows.stop]}
 
     def _refusal(self, name: str, saved: Any, ours: Any) -> str:
         return (
@@ -102,7 +123,7 @@ class Stream(ABC):
 
     @abstractmethod
     def _next(self, steps: int) -> Batch:
-        """Exactly `steps` further steps."""
+        """Exactly `steps` further steps of `self.rows`."""
 
     @abstractmethod
     def _position(self) -> Any:
@@ -166,8 +187,8 @@ class PieceStream(Stream):
         return np.random.default_rng([*self._entropy, row, index])
 
     def _next(self, steps: int) -> Batch:
-        cuts = [cut for row in range(self.batch) for cut in self._advance(row, steps)]
-        shape = (self.batch, steps)
+        cuts = [cut for row in self.rows for cut in self._advance(row, steps)]
+        shape = (len(self.rows), steps)
         inputs = np.concatenate([cut.inputs for cut in cuts], dtype=np.int64)
         targets = np.concatenate([cut.targets for cut in cuts], dtype=np.int64)
         scored = np.concatenate([cut.scored for cut in cuts])

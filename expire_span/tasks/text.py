@@ -6,6 +6,7 @@ never read whole. Whoever knows nothing pays 8 bits for a byte.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,10 @@ class Text(Task):
         del source["path"]  # A file may move, but not change.
         corpus = Corpus(self._part(data, split), self.path, fingerprint(data))
         return CorpusStream(corpus, source, split, batch, seed)
+
+    def files(self) -> tuple[Path, ...]:
+        """The one file."""
+        return (Path(self.path).expanduser(),)
 
     def score(self) -> BitsPerByte:
         """Bits per byte."""

@@ -61,6 +61,11 @@ class WikiText(Task):
         del source["path"]  # Files may move, but not change.
         return CorpusStream(corpus, source, split, batch, seed)
 
+    def files(self) -> tuple[Path, ...]:
+        """The tokens of every split, as they were prepared."""
+        folder = prepared(self.path, self.vocabulary)
+        return tuple(folder / f"{split}.tokens" for split in SPLITS)
+
     def score(self) -> Perplexity:
         """Perplexity of a word."""
         return Perplexity()

@@ -1,13 +1,30 @@
-"""Judges a model on a stream, carrying its memory from the first block to the last."""
+"""Judges a model on a stream, carrying its memory from the first block to the last.
 
+A long evaluation can be stopped and gone on with: where it stands is a checkpoint like any other.
+"""
+
+import hashlib
+import shutil
+import time
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 from tqdm import tqdm
 
 from expire_span.model.transformer import Transformer
 from expire_span.tasks import Split, Stream, Task
+from expire_span.training import checkpoint as checkpoints
+from expire_span.training.checkpoint import Checkpoint, Shard, join
+from expire_span.training.distributed import ALONE, Ranks
+from expire_span.training.interruption import Interruption
 from expire_span.training.metrics import Means, memory_metrics
+
+SECONDS_BETWEEN_SAVES = 300.0
+BLOCKS_BETWEEN_TALKS = 16
+"""Blocks after which ranks ask each other whether to stop; one process alone asks at every one."""
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager:
@@ -20,7 +37,181 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager:
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
-@torch.no_grad()
+class Evaluation:
+    """An evaluation at some block: stream, memory and sums.
+
+    Args:
+        model: put into evaluation mode while it reads.
+        task: what is predicted and how it is scored.
+        split: train, valid or test.
+        batch: rows read side by side, by all ranks together.
+        blocks: blocks read of each row; an endless stream needs it.
+        seed: which rows an endless stream gives.
+        precision: type of matrix products.
+        limit: distance beyond which nothing is seen, to find out what memory is worth.
+        ranks: the processes that evaluate together, each its share of the rows.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        task: Task,
+        split: Split,
+        *,
+        batch: int,
+        blocks: int | None = None,
+        seed: int = 0,
+        precision: str = "auto",
+        limit: int | None = None,
+        ranks: Ranks = ALONE,
+    ):
+        rows = ranks.rows(batch, "the evaluation's batch")
+        self.model = model
+        self.ranks = ranks
+        self.split = split
+        self.stream = task.stream(split, batch, seed).only(rows)
+        self.total = count_blocks(self.stream, model.config.block, blocks)
+        self.done = 0
+        self._memory = model.start(len(rows))
+        self._score, self._means = task.score(), Means()
+        self._precision, self._limit = precision, limit
+
+    @torch.no_grad()
+    def advance(self) -> None:
+        """Read one block."""
+        device = self.model.positions.device
+        head = self.model.sequence_head()
+        was_training = self.model.training
+        self.model.eval()
+        read = self.stream.read(self.model.config.block).to(device)
+        with autocast(device, self._precision):
+            step = self.model(read.inputs, self._memory, starts=read.starts, limit=self._limit)
+            nll = head.nll(step.hidden, read.targets)
+            needed = self._score.needs_predictions
+            predictions = head.predict(step.hidden) if needed else None
+        self._memory = step.memory
+        self._score.update(read, nll, predictions)
+        self._means.add(**vars(step.stats))
+        self.done += 1
+        self.model.train(was_training)
+
+    def result(self) -> dict[str, float]:
+        """The task's metrics and the memory used, of all ranks."""
+        scored = self._score.result(self.ranks.add_up_values)
+        return scored | memory_metrics(self._means.take(self.ranks))
+
+    def run(
+        self,
+        progress: bool = False,
+        bookmark: "Bookmark | None" = None,
+        interruption: Interruption | None = None,
+    ) -> dict[str, float] | None:
+        """Go on to the end.
+
+        Args:
+            progress: whether to show a bar.
+            bookmark: keeps where it stands, now and then and when it is stopped.
+            interruption: whether to stop.
+
+        Returns:
+            The result, or None if it was stopped.
+        """
+        bar = tqdm(
+            total=self.total,
+            initial=self.done,
+            desc=self.split,
+            unit="block",
+            disable=not progress,
+            leave=False,
+        )
+        with bar:
+            while self.done < self.total:
+                self.advance()
+                bar.update()
+                if self.ranks.alone or self.done % BLOCKS_BETWEEN_TALKS == 0:
+                    stop = interruption is not None and interruption.wanted
+                    stop = self.ranks.any(stop)
+                    if bookmark is not None:
+                        bookmark.keep(self, now=stop)
+                    if stop:
+                        return None
+        return self.result()
+
+    def checkpoint(self) -> Checkpoint:
+        """All of its state; the model is not part of it."""
+        parts = {"memory": self._memory.tensors(), "means": self._means.tensors()}
+        values = {
+            "memory": self._memory.about(),
+            "means": self._means.counts(),
+            "stream": self.stream.state(),
+            "score": self._score.state(),
+            "done": self.done,
+        }
+        return Checkpoint(Shard({}, {}) if self.ranks.first else None, Shard(join(parts), values))
+
+    def restore(self, saved: Shard) -> None:
+        """Go on from this rank's part of a checkpoint."""
+        self._memory = self.model.restore_memory(saved.part("memory"), saved.values["memory"])
+        device = self.model.positions.device
+        self._means.restore(saved.part("means"), saved.values["means"], device)
+        self.stream.restore(saved.values["stream"])
+        self._score.restore(saved.values["score"])
+        self.done = saved.values["done"]
+
+
+class Bookmark:
+    """Keeps on the disk where a long evaluation stands.
+
+    Args:
+        folder: its own.
+        about: what tells this evaluation from others, JSON-able.
+        ranks: who evaluates.
+    """
+
+    def __init__(self, folder: Path, about: dict[str, Any], ranks: Ranks = ALONE):
+        self._folder = folder
+        self._about = about
+        self._ranks = ranks
+        self._saved = time.monotonic()
+
+    def keep(self, evaluation: Evaluation, now: bool = False) -> None:
+        """Save it, if that is wanted now or has not happened for some minutes."""
+        due = now or time.monotonic() - self._saved > SECONDS_BETWEEN_SAVES
+        if not self._ranks.gather(due)[0]:  # as the first rank's clock has it
+            return
+        state = evaluation.checkpoint()
+        shared = None if state.shared is None else Shard({}, self._identity(evaluation.model))
+        checkpoints.save(Checkpoint(shared, state.own), self._folder, evaluation.done, self._ranks)
+        self._saved = time.monotonic()
+
+    def find(self, evaluation: Evaluation) -> bool:
+        """Go on from where it stood, if that was the same evaluation of the same weights.
+
+        Anything else that lies there is of no use any more; nothing is lost but time.
+        """
+        newest = checkpoints.latest(self._folder)
+        if newest is None:
+            return False
+        try:
+            saved = checkpoints.load(newest, self._ranks)
+        except ValueError:
+            return False
+        assert saved.shared is not None
+        ours = self._identity(evaluation.model)
+        if any(saved.shared.values.get(name) != value for name, value in ours.items()):
+            return False
+        evaluation.restore(saved.own)
+        return True
+
+    def remove(self) -> None:
+        """The evaluation is over."""
+        if self._ranks.first:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _identity(self, model: nn.Module) -> dict[str, Any]:
+        return {"about": self._about, "weights": weights_digest(model)}
+
+
 def evaluate(
     model: Transformer,
     task: Task,
@@ -35,36 +226,21 @@ def evaluate(
 ) -> dict[str, float]:
     """The task's metrics and the memory used, over `blocks` blocks or to the stream's end.
 
-    Args:
-        model: put into evaluation mode meanwhile.
-        task: what is predicted and how it is scored.
-        split: train, valid or test.
-        batch: rows read side by side.
-        blocks: blocks read of each row; an endless stream needs it.
-        seed: which rows an endless stream gives.
-        precision: type of matrix products.
-        limit: distance beyond which nothing is seen, to find out what memory is worth.
-        progress: whether to show a bar.
+    The arguments are those of `Evaluation`, and whether to show a bar.
     """
-    stream = task.stream(split, batch, seed)
-    total = count_blocks(stream, model.config.block, blocks)
-    device = model.positions.device
-    score, means = task.score(), Means()
-    head = model.sequence_head()
-    memory = model.start(batch)
-    was_training = model.training
-    model.eval()
-    for _ in tqdm(range(total), desc=split, unit="block", disable=not progress, leave=False):
-        read = stream.read(model.config.block).to(device)
-        with autocast(device, precision):
-            step = model(read.inputs, memory, starts=read.starts, limit=limit)
-            nll = head.nll(step.hidden, read.targets)
-            predictions = head.predict(step.hidden) if score.needs_predictions else None
-        memory = step.memory
-        score.update(read, nll, predictions)
-        means.add(**vars(step.stats))
-    model.train(was_training)
-    return score.result() | memory_metrics(means.take())
+    evaluation = Evaluation(
+        model,
+        task,
+        split,
+        batch=batch,
+        blocks=blocks,
+        seed=seed,
+        precision=precision,
+        limit=limit,
+    )
+    result = evaluation.run(progress)
+    assert result is not None
+    return result
 
 
 def count_blocks(stream: Stream, block: int, blocks: int | None) -> int:
@@ -75,3 +251,11 @@ def count_blocks(stream: Stream, block: int, blocks: int | None) -> int:
         return blocks
     whole = -(-stream.remaining // block)
     return whole if blocks is None else min(blocks, whole)
+
+
+def weights_digest(model: nn.Module) -> str:
+    """SHA-256 over all weights."""
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()

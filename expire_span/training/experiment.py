@@ -70,7 +70,10 @@ class Experiment:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """How it is judged on the way and at the end."""
     batch: int = 64
-    """Rows read side by side in training."""
+    """Rows read side by side in training, by all ranks together."""
+    accumulate: int = 1
+    """Parts in which a rank reads its rows, one after another, adding up their gradients: the same
+    update in less memory."""
     steps: int = 10_000
     """Updates, one per block."""
     seed: int = 0
@@ -85,10 +88,13 @@ class Experiment:
     """Compile the model if it runs on a GPU with fused attention; takes a minute at the start."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda, cuda:1 ..."""
+    tracker: Literal["none", "wandb", "trackio"] = "none"
+    """Where metrics go besides metrics.jsonl and TensorBoard: none, wandb or trackio."""
 
     def __post_init__(self) -> None:
         _at_least_one(
             batch=self.batch,
+            accumulate=self.accumulate,
             steps=self.steps,
             log_every=self.log_every,
             save_every=self.save_every,
@@ -97,6 +103,8 @@ class Experiment:
             raise ValueError(
                 f"precision must be auto, float32 or bfloat16, but is {self.precision!r}."
             )
+        if self.tracker not in ("none", "wandb", "trackio"):
+            raise ValueError(f"tracker must be none, wandb or trackio, but is {self.tracker!r}.")
         if self.model.vocab < self.task.vocab:
             raise ValueError(
                 f"The task has {self.task.vocab} tokens, but the model's vocab is only "

@@ -1,79 +1,82 @@
-"""What a run says about itself: lines of metrics, and a watch on its spans.
+"""What a run measures of itself, kept on the device until it is asked for.
 
-Shapes: B rows, T steps, N keys of a row.
+Shapes: E edges of a histogram.
 """
 
-import json
-import math
-import warnings
+import resource
+import sys
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.tensorboard.writer import SummaryWriter
 
-from expire_span.model.transformer import MemoryStats, Step
+from expire_span.model.transformer import MemoryStats
+from expire_span.training.distributed import ALONE, Ranks
 
-
-class MetricLog:
-    """Appends metrics to `metrics.jsonl` and to TensorBoard files in the same folder.
-
-    Lines of a run that was stopped and goes on from an earlier step are dropped from there on.
-    """
-
-    def __init__(self, folder: Path, step: int):
-        self._path = folder / "metrics.jsonl"
-        if self._path.exists():
-            lines = self._path.read_text().splitlines(keepends=True)
-            fresh = self._path.with_suffix(".new")
-            fresh.write_text("".join(line for line in lines if _step_of(line) <= step))
-            fresh.replace(self._path)
-        self._board = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
-
-    def write(self, step: int, metrics: dict[str, float]) -> None:
-        """One line, stamped with the number of updates made."""
-        with self._path.open("a") as file:
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
-        for name, value in metrics.items():
-            self._board.add_scalar(name, value, step)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._board.close()
-
-
-def _step_of(line: str) -> float:
-    """The step of a line of metrics; infinity for one that was cut off when a run was killed."""
-    try:
-        return json.loads(line)["step"]
-    except json.JSONDecodeError:
-        return math.inf
+LARGEST = frozenset({"max_span"})  # of these the largest counts, of all others the mean
 
 
 class Means:
-    """Running means of tensors, kept on their device until they are asked for."""
+    """Running means of tensors; of what `LARGEST` names, the largest so far."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
+        self._totals: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
 
     def add(self, **values: Tensor) -> None:
         """Add one observation of each."""
         for name, value in values.items():
             value = value.detach().double()
-            self._sums[name] = value if name not in self._sums else self._sums[name] + value
+            before = self._totals.get(name)
+            if before is not None:
+                value = torch.maximum(before, value) if name in LARGEST else before + value
+            self._totals[name] = value
             self._counts[name] = self._counts.get(name, 0) + 1
 
-    def take(self) -> dict[str, Tensor]:
-        """The means so far, on the host; then begin again."""
-        means = {name: (sum_ / self._counts[name]).cpu() for name, sum_ in self._sums.items()}
-        self._sums, self._counts = {}, {}
-        return means
+    def take(self, ranks: Ranks = ALONE) -> dict[str, Tensor]:
+        """The means so far, over all ranks, on the host; then begin again."""
+        means = {name: self._mean(name).cpu() for name in self._totals}
+        self._totals, self._counts = {}, {}
+        if ranks.alone:
+            return means
+        by_rank = ranks.gather(means)
+        return {name: _over_ranks(name, [found[name] for found in by_rank]) for name in means}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What has been added up, by name."""
+        return dict(self._totals)
+
+    def counts(self) -> dict[str, int]:
+        """How many observations of each."""
+        return dict(self._counts)
+
+    def restore(
+        self, tensors: dict[str, Tensor], counts: dict[str, int], device: torch.device
+    ) -> None:
+        """Go on from what `tensors` and `counts` returned."""
+        self._totals = {name: tensor.to(device) for name, tensor in tensors.items()}
+        self._counts = dict(counts)
+
+    def _mean(self, name: str) -> Tensor:
+        total = self._totals[name]
+        return total if name in LARGEST else total / self._counts[name]
+
+
+def _over_ranks(name: str, found: Sequence[Tensor]) -> Tensor:
+    stacked = torch.stack(list(found))
+    return stacked.amax(dim=0) if name in LARGEST else stacked.mean(dim=0)
+
+
+def combine(stats: Sequence[MemoryStats]) -> MemoryStats:
+    """The statistics of several parts with equally many rows as those of one."""
+    if len(stats) == 1:
+        return stats[0]
+    names = MemoryStats.__dataclass_fields__
+    return MemoryStats(
+        **{name: _over_ranks(name, [vars(s)[name] for s in stats]) for name in names}
+    )
 
 
 def memory_metrics(means: dict[str, Tensor]) -> dict[str, float]:
@@ -81,83 +84,81 @@ def memory_metrics(means: dict[str, Tensor]) -> dict[str, float]:
     metrics = {}
     for name in MemoryStats.__dataclass_fields__:
         by_layer = means[name]
-        metrics[name] = by_layer.mean().item()
+        overall = by_layer.amax() if name in LARGEST else by_layer.mean()
+        metrics[name] = overall.item()
         metrics |= {f"{name}/layer_{n}": value.item() for n, value in enumerate(by_layer)}
     return metrics
 
 
-@dataclass
-class SpanGradients:
-    """How much of the pull on spans comes from the task, and how much from the penalty.
+def span_edges(longest: int) -> list[float]:
+    """Edges of the bins that spans are counted in: 0, 1, 2, 4, ... up to the longest, [E].
 
-    Watch a step before its backward pass, and ask for the share after it.
+    Example: 0, 1, 2, 4, 8, 10 for a longest span of 10.
+    """
+    powers = [2.0**n for n in range(64) if 2**n < longest]
+    return [0.0, *powers, float(longest)]
+
+
+def span_histogram(spans: Sequence[Tensor], longest: int) -> Tensor:
+    """Share of the spans in each bin, for each layer: [layers, E - 1].
+
+    A bin holds spans from its lower edge to below its upper one; the last holds the longest too.
+    """
+    lower = torch.tensor(span_edges(longest)[:-1], device=spans[0].device)
+    at_least = torch.stack(
+        [(s.flatten()[:, None] >= lower).double().mean(dim=0) for s in spans]
+    )  # [layers, E - 1], from 1 down
+    beyond = torch.nn.functional.pad(at_least[:, 1:], (0, 1))
+    return at_least - beyond
+
+
+class Pace:
+    """Time and memory since the last look.
+
+    Args:
+        tokens: tokens of one update, of all ranks together.
+        device: whose memory counts.
+        step: updates made so far.
     """
 
-    deadlines: Sequence[Tensor]
-    from_penalty: Sequence[Tensor]
+    def __init__(self, tokens: int, device: torch.device, step: int):
+        self._tokens = tokens
+        self._device = device
+        self.restart(step)
 
-    @classmethod
-    def watch(cls, step: Step, weight: float) -> "SpanGradients | None":
-        """None where the penalty does not act through deadlines, or has no weight."""
-        deadlines = [
-            deadline
-            for layer in step.deadlines
-            for deadline in layer
-            if deadline is not None and deadline.requires_grad
-        ]
-        if not deadlines or not weight or not step.penalty.requires_grad:
-            return None
-        priced = torch.autograd.grad(
-            weight * step.penalty, deadlines, retain_graph=True, allow_unused=True
-        )
-        if all(gradient is None for gradient in priced):
-            return None
-        for deadline in deadlines:
-            deadline.retain_grad()
-        zeroed = [
-            torch.zeros_like(d) if g is None else g for d, g in zip(deadlines, priced, strict=True)
-        ]
-        return cls(deadlines, zeroed)
+    def restart(self, step: int) -> None:
+        """Count from here."""
+        self._step, self._time = step, time.perf_counter()
 
-    def task_share(self) -> Tensor:
-        """|task| / (|task| + |penalty|), the absolute gradients summed over all memories."""
-        task = penalty = self.from_penalty[0].new_zeros(())
-        for deadline, priced in zip(self.deadlines, self.from_penalty, strict=True):
-            total = torch.zeros_like(priced) if deadline.grad is None else deadline.grad
-            task = task + (total - priced).abs().sum()
-            penalty = penalty + priced.abs().sum()
-        return task / (task + penalty).clamp(min=torch.finfo(task.dtype).tiny)
+    def since_last(self, step: int) -> dict[str, float]:
+        """Seconds per step, tokens per second and peak memory; then count from here."""
+        seconds = (time.perf_counter() - self._time) / max(step - self._step, 1)
+        self.restart(step)
+        return {
+            "seconds_per_step": seconds,
+            "tokens_per_second": self._tokens / seconds,
+            "peak_memory_gb": peak_memory(self._device) / 1e9,
+        }
 
 
-class SpanWatch:
-    """Warns, once each, when all spans have collapsed to nothing or grown to the maximum."""
+def peak_memory(device: torch.device) -> float:
+    """Most bytes that this process has held: on a GPU what PyTorch had there, else in all."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
-    def __init__(self, longest: int | None):
-        self._longest = longest
-        self._warned: set[str] = set()
 
-    def look(self, step: int, metrics: dict[str, float]) -> None:
-        """Compare the spans of all layers with what is possible."""
-        if self._longest is None:
-            return
-        longest = max(value for name, value in metrics.items() if name.startswith("max_span/"))
-        shortest = min(value for name, value in metrics.items() if name.startswith("mean_span/"))
-        if longest < max(1.0, 0.005 * self._longest):
-            self._warn(
-                "collapsed",
-                f"Step {step}: all spans have collapsed (the longest of a block is {longest:.1f} "
-                f"of {self._longest} steps) and expired memories get no gradient to come back: "
-                "start with a larger `initial`, lower the penalty, or let it wait (penalty.delay, "
-                "penalty.after_metric).",
-            )
-        if shortest > 0.99 * self._longest:
-            self._warn(
-                "saturated",
-                f"Step {step}: all spans are at their maximum of {self._longest} steps, so nothing "
-                "is forgotten: raise the penalty or lower `initial`.",
-            )
-
-    def _warn(self, what: str, message: str) -> None:
-        if what not in self._warned:
-            self._warned.add(what)
-            warnings.warn(message, stacklevel=3)
+def summary(metrics: dict[str, Any], metric: str) -> dict[str, str]:
+    """What matters most, for the progress bar."""
+    names = (
+        "loss",
+        metric,
+        "live",
+        "held",
+        "penalty_weight",
+        "tokens_per_second",
+        "peak_memory_gb",
+    )
+    short = {"penalty_weight": "weight", "tokens_per_second": "tok/s", "peak_memory_gb": "GB"}
+    return {short.get(n, n): f"{metrics[n]:.4g}" for n in names if n in metrics}

@@ -1,4 +1,10 @@
-"""Adam with two groups: parameters that learn spans, and all others."""
+"""Adam with two groups: parameters that learn spans, and all others.
+
+Shapes: P parameters that have a gradient.
+"""
+
+from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -8,19 +14,43 @@ from expire_span.training.experiment import OptimizerConfig
 
 
 def build_optimizer(model: Transformer, config: OptimizerConfig) -> torch.optim.Adam:
-    """Adam over all parameters; each group's `scale` multiplies the rate of the moment."""
+    """Adam over all parameters; each group's `scale` multiplies the rate of the moment.
+
+    The fused one can be told by the device itself to leave everything as it is.
+    """
     keepers = {p for layer in model.stack() for p in layer.keeper.parameters()}
     others = [p for p in model.parameters() if p not in keepers]
     groups = [{"params": others, "scale": 1.0}]
     if keepers:
         spans = [p for p in model.parameters() if p in keepers]
         groups.append({"params": spans, "scale": config.span_rate})
-    return torch.optim.Adam(
-        groups,
-        lr=config.rate,
-        betas=(config.beta1, config.beta2),
-        fused=model.positions.device.type == "cuda",
-    )
+    return torch.optim.Adam(groups, lr=config.rate, betas=(config.beta1, config.beta2), fused=True)
+
+
+def gradient_norms(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Norm of every gradient there is, [P]."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    return torch.stack(cast(list[Tensor], torch._foreach_norm(gradients)))
+
+
+def apply_gradients(
+    optimizer: torch.optim.Adam, clip: float | None, norm: Tensor, unsound: Tensor
+) -> None:
+    """Clip the gradients and update the weights, unless the device says that something is unsound.
+
+    Args:
+        optimizer: a fused one, with its rates set.
+        clip: largest norm of all gradients together.
+        norm: what that norm is, a scalar.
+        unsound: 1.0 to change nothing at all, else 0.0.
+    """
+    if clip is not None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        nn.utils.clip_grads_with_norm_(parameters, clip, norm)
+    # PyTorch's own way to skip an update without asking the host, made for mixed precision.
+    optimizer.found_inf = unsound  # type: ignore[attr-defined]
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def set_rates(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -4,6 +4,7 @@ Only the classes listed here can come out of a file, and they hold nothing but p
 """
 
 import json
+import os
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,13 @@ def differences(one: Any, other: Any, name: str = "") -> list[str]:
 
 
 def save_experiment(experiment: Experiment, path: Path) -> None:
-    """Write an experiment as readable JSON."""
-    path.write_text(json.dumps(to_record(experiment), indent=2) + "\n")
+    """Write an experiment as readable JSON, whole or not at all."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("w") as file:
+        file.write(json.dumps(to_record(experiment), indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
 
 
 def load_experiment(path: Path) -> Experiment:

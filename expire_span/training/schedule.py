@@ -36,7 +36,7 @@ class RateSchedule:
 
 @dataclass(frozen=True, kw_only=True)
 class PenaltySchedule:
-    """When memory begins to cost something.
+    """When memory begins to cost something, and how much of it is wanted.
 
     Spans can collapse before the task is learned: optimisers that normalise gradients turn even a
     tiny penalty into a steady pull, nothing pulls against it yet, and an expired memory gets no
@@ -49,12 +49,16 @@ class PenaltySchedule:
     """Updates over which it then rises to its full weight."""
     after_metric: float | None = None
     """Wait, too, until the task's training metric has once been at least this good."""
+    target_live: float | None = None
+    """Live memories a layer to aim for: the weight is then adjusted until their mean is this."""
 
     def __post_init__(self) -> None:
         if self.delay < 0 or self.warmup < 0:
             raise ValueError(
                 f"delay and warmup must not be negative, but are {self.delay} and {self.warmup}."
             )
+        if self.target_live is not None and self.target_live <= 0:
+            raise ValueError(f"target_live must be above 0, but is {self.target_live}.")
 
     def opens(self, step: int, metric: float | None, higher_is_better: bool) -> bool:
         """Whether the penalty may begin after update `step`, the metric standing where it does."""

@@ -151,6 +151,27 @@ def test_splits_seeds_and_rows_differ(synthetic: Task) -> None:
         assert not any(torch.equal(one, other) for other in drawn[:number])
 
 
+def test_some_rows_are_those_of_the_whole(task: Task) -> None:
+    whole = task.stream("train", batch=5, seed=4)
+    some = task.stream("train", batch=5, seed=4).only(range(1, 4))
+    for steps in (700, 9000):
+        expected = whole.read(steps).map(lambda field: field[1:4])
+        assert same(expected, some.read(steps))
+    fresh = task.stream("train", batch=5, seed=4).only(range(1, 4))
+    fresh.restore(through_json(some.state()))
+    assert same(whole.read(300).map(lambda field: field[1:4]), fresh.read(300))
+
+
+def test_a_batch_in_parts_is_the_batch() -> None:
+    batch = Instruction(distance=20).stream("train", batch=5, seed=0).read(300)
+    assert batch.in_metric is not None
+    parts = batch.split(2)
+    assert [len(part.inputs) for part in parts] == [2, 2, 1]
+    assert torch.cat([part.judged for part in parts]).equal(batch.in_metric)
+    assert torch.cat([part.inputs for part in parts]).equal(batch.inputs)
+    assert batch.cut(3, 9).targets.equal(batch.targets[:, 3:9])
+
+
 def test_a_new_stream_begins_at_the_beginning(task: Task) -> None:
     streams = [task.stream("train", batch=2, seed=0) for _ in range(2)]
     assert same(streams[0].read(100), streams[1].read(100))

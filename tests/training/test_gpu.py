@@ -7,7 +7,7 @@ import torch
 
 from expire_span.experiments.recall import recall
 from expire_span.training.experiment import Experiment
-from expire_span.training.loop import Trainer
+from expire_span.training.trainer import Trainer
 from small_runs import small_experiment
 
 pytestmark = [

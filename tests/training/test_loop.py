@@ -2,7 +2,6 @@
 
 import json
 import math
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +12,15 @@ from expire_span import ExpireSpan, FixedSpan
 from expire_span.experiments.recall import recall
 from expire_span.model.transformer import Transformer
 from expire_span.tasks import Recall
+from expire_span.training.distributed import choose_device
 from expire_span.training.evaluation import evaluate
 from expire_span.training.experiment import EvaluationConfig
-from expire_span.training.loop import Trainer, choose_device, load_run, train
-from expire_span.training.metrics import Means, SpanGradients, SpanWatch
+from expire_span.training.folder import load_run
+from expire_span.training.loop import train
+from expire_span.training.metrics import Means
 from expire_span.training.schedule import PenaltySchedule
+from expire_span.training.spans import SpanGradients
+from expire_span.training.trainer import Trainer
 from small_runs import MEMORIES, small_experiment, tasks
 
 
@@ -27,7 +30,7 @@ def test_one_update_is_adam_on_loss_plus_penalty():
     experiment = replace(experiment, model=plain)
     trainer, twin = Trainer(experiment), Trainer(experiment)
     batch = twin.stream.read(8)
-    step = twin.model(batch.inputs, twin.memory, generator=twin.draws)
+    step = twin.model(batch.inputs, *twin.memories, generator=twin.memory_draws())
     loss = twin.model.head.nll(step.hidden, batch.targets)[batch.scored].mean()
     (loss + step.penalty).backward()
     torch.nn.utils.clip_grad_norm_(twin.model.parameters(), 0.5)
@@ -44,8 +47,9 @@ def test_memory_is_carried_from_block_to_block_without_its_history():
     trainer = Trainer(small_experiment())
     for n in range(1, 4):
         trainer.update()
-        assert trainer.memory.clock == 8 * n
-        assert not any(tensor.requires_grad for tensor in trainer.memory.tensors().values())
+        (memory,) = trainer.memories
+        assert memory.clock == 8 * n
+        assert not any(tensor.requires_grad for tensor in memory.tensors().values())
 
 
 def test_a_block_without_anything_to_score_changes_no_task_weight(tmp_path):
@@ -78,7 +82,7 @@ def test_penalty_opens_when_the_reported_metric_is_good_enough():
     assert trainer.report()["penalty_weight"] == 0
     trainer.metric = 0.6
     trainer.update()
-    assert trainer.penalty_opened == 1
+    assert trainer.control.opened == 1
     trainer.metric = 0.1
     trainer.update()
     assert trainer.report()["penalty_weight"] == 1  # it never closes again
@@ -89,7 +93,7 @@ def test_share_of_span_gradients_equals_two_separate_backward_passes():
     experiment = small_experiment(memory=ExpireSpan(20, 6, penalty=0.3, initial=0.3))
     trainer = Trainer(experiment)
     trainer.model.eval()
-    memory = trainer.memory
+    (memory,) = trainer.memories
     for _ in range(3):
         batch = trainer.stream.read(8)
         step = trainer.model(batch.inputs, memory)
@@ -111,19 +115,7 @@ def test_share_of_span_gradients_equals_two_separate_backward_passes():
 def test_no_span_gradients_where_the_penalty_acts_on_no_deadline(name):
     trainer = Trainer(small_experiment(memory=MEMORIES[name]))
     batch = trainer.stream.read(8)
-    assert SpanGradients.watch(trainer.model(batch.inputs, trainer.memory), 1.0) is None
-
-
-def test_collapse_and_saturation_are_warned_of_once():
-    watch = SpanWatch(longest=1000)
-    with pytest.warns(UserWarning, match=r"Step 10: all spans have collapsed .*4\.0 of 1000"):
-        watch.look(10, {"max_span/layer_0": 4.0, "max_span/layer_1": 1.0, "mean_span/layer_0": 1.0})
-    with pytest.warns(UserWarning, match=r"Step 20: all spans are at their maximum of 1000"):
-        watch.look(20, {"max_span/layer_0": 1000.0, "mean_span/layer_0": 999.0})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        watch.look(30, {"max_span/layer_0": 1.0, "mean_span/layer_0": 1.0})
-        SpanWatch(None).look(30, {"max_span/layer_0": 0.0, "mean_span/layer_0": 0.0})
+    assert SpanGradients.watch(trainer.model(batch.inputs, *trainer.memories), 1.0) is None
 
 
 def test_a_run_whose_spans_collapse_is_warned_of(tmp_path):
@@ -152,6 +144,11 @@ def test_metrics_are_written_line_by_line(tmp_path):
     wanted |= {"live/layer_1", "tokens_per_second", "seconds_per_step", "gradient_norm"}
     assert wanted <= lines[0].keys()
     assert "valid/accuracy" in lines[3]
+    for line in lines[:3]:
+        histogram = line.pop("span_histogram")
+        assert histogram.pop("edges") == [0, 1, 2, 4, 8, 16, 24]
+        assert histogram.keys() == {"layer_0", "layer_1"}
+        assert all(sum(shares) == pytest.approx(1) for shares in histogram.values())
     assert all(math.isfinite(value) for line in lines for value in line.values())
     assert list(tmp_path.glob("events.out.tfevents.*"))
 

@@ -12,9 +12,11 @@ import torch
 
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.experiment import Experiment
-from expire_span.training.loop import Trainer, train
+from expire_span.training.loop import train
 from expire_span.training.schedule import PenaltySchedule
-from small_runs import MEMORIES, small_experiment, tasks
+from expire_span.training.trainer import Trainer
+from killing import metrics_of
+from small_runs import MEMORIES, last_of, same_checkpoints, small_experiment, tasks
 
 STEPS = 12
 
@@ -28,12 +30,7 @@ def run(trainer: Trainer, steps: int) -> None:
 
 def same_state(one: Trainer, other: Trainer) -> bool:
     """Weights, optimiser, memory, random state, stream position and all else that is saved."""
-    ours, theirs = one.checkpoint(), other.checkpoint()
-    return (
-        ours.values == theirs.values
-        and ours.tensors.keys() == theirs.tensors.keys()
-        and all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in ours.tensors)
-    )
+    return same_checkpoints(one.checkpoint(), other.checkpoint())
 
 
 def assert_stop_is_invisible(experiment: Experiment, stop: int, folder: Path) -> None:
@@ -55,9 +52,40 @@ def test_resume_equals_no_stop_for_every_memory(memory, stop, tmp_path):
     assert_stop_is_invisible(small_experiment(memory=memory), stop, tmp_path)
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("name", ["recall", "copy", "text"])
-def test_resume_equals_no_stop_for_every_task(name, tmp_path):
-    assert_stop_is_invisible(small_experiment(tasks(tmp_path)[name]), 5, tmp_path / "run")
+def test_resume_equals_no_stop_for_every_task(name, accumulate, tmp_path):
+    experiment = small_experiment(tasks(tmp_path)[name], accumulate=accumulate)
+    assert_stop_is_invisible(experiment, 5, tmp_path / "run")
+
+
+@pytest.mark.parametrize("stop", range(STEPS + 1))
+def test_resume_equals_no_stop_from_any_step(stop, tmp_path):
+    """In the middle of documents, of logged intervals, of warm-ups, and with a target."""
+    waiting = PenaltySchedule(delay=2, warmup=4, target_live=9.0)
+    task = tasks(tmp_path)["copy"]
+    experiment = small_experiment(task, accumulate=2, penalty=waiting)
+    assert_stop_is_invisible(experiment, stop, tmp_path / "run")
+
+
+@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
+def test_the_log_of_a_stopped_run_is_that_of_an_undisturbed_one(memory, tmp_path, monkeypatch):
+    experiment = small_experiment(memory=memory, log_every=5, save_every=100, accumulate=2)
+    train(experiment, tmp_path / "whole", progress=False)
+    update = Trainer.update
+    for last in (3, 5, 7):
+
+        def stopping(trainer: Trainer, last: int = last, **settings: bool) -> None:
+            update(trainer, **settings)
+            if trainer.step == last:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        monkeypatch.setattr(Trainer, "update", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            train(experiment, tmp_path / "run", resume=last > 3, progress=False)
+    monkeypatch.undo()
+    train(experiment, tmp_path / "run", resume=True, progress=False)
+    assert metrics_of(tmp_path / "whole") == metrics_of(tmp_path / "run")
 
 
 def test_the_comparison_notices_a_lost_memory(tmp_path):
@@ -66,9 +94,9 @@ def test_the_comparison_notices_a_lost_memory(tmp_path):
     run(unbroken, 6)
     saved = unbroken.checkpoint()
     forgetful.restore(saved)
-    forgetful.memory = forgetful.model.start(experiment.batch)
+    forgetful.memories = (forgetful.model.start(experiment.batch),)
     run(unbroken, STEPS)
-    torch.set_rng_state(saved.tensors["random.cpu"])
+    torch.set_rng_state(saved.own.tensors["random.cpu"])
     run(forgetful, STEPS)
     assert not same_state(unbroken, forgetful)
 
@@ -83,11 +111,7 @@ def test_training_resumes_from_the_newest_checkpoint_of_its_folder(tmp_path):
     parts = train(with_constant, tmp_path / "parts", resume=True, progress=False)
     assert parts == reference
     assert whole != reference
-    weights = [
-        checkpoints.load(checkpoints.latest(tmp_path / name / "checkpoints")).tensors
-        for name in ("reference", "parts")
-    ]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert same_checkpoints(*(last_of(tmp_path / name) for name in ("reference", "parts")))
 
 
 def test_lines_after_the_checkpoint_are_written_only_once(tmp_path):
@@ -157,7 +181,7 @@ def test_a_text_that_has_moved_is_still_the_same_text(tmp_path):
     again = replace(experiment, task=replace(before, path=str(moved)))
     train(again, tmp_path / "run", resume=True, progress=False)
     Path(moved).write_bytes(b"another text altogether " * 200)
-    with pytest.raises(ValueError, match="has changed since this position was saved"):
+    with pytest.raises(ValueError, match="has changed since the checkpoint was saved"):
         train(again, tmp_path / "run", resume=True, progress=False)
 
 
@@ -174,16 +198,14 @@ def test_ctrl_c_saves_first_and_the_run_goes_on_as_if_nothing_had_happened(tmp_p
     whole = train(experiment, tmp_path / "whole", progress=False)
     update = Trainer.update
 
-    def interrupted(trainer: Trainer, watch_spans: bool = False) -> None:
+    def interrupted(trainer: Trainer, **settings: bool) -> None:
         if trainer.step == 6:
             os.kill(os.getpid(), signal.SIGINT)  # in the middle of the seventh update
-        update(trainer, watch_spans)
+        update(trainer, **settings)
 
     monkeypatch.setattr(Trainer, "update", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(experiment, tmp_path / "stopped", progress=False)
     monkeypatch.undo()
-    newest = checkpoints.latest(tmp_path / "stopped" / "checkpoints")
-    assert newest is not None
-    assert checkpoints.load(newest).values["step"] == 7
+    assert last_of(tmp_path / "stopped").shared.values["step"] == 7
     assert train(experiment, tmp_path / "stopped", resume=True, progress=False) == whole

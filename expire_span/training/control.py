@@ -1,0 +1,111 @@
+"""How much memory costs at each step: a constant, a schedule, or whatever meets a target.
+
+The memory policy has a coefficient (the paper's alpha); what is decided here is the weight that
+multiplies it. With a target, a controller moves the weight until live memory meets the target.
+
+The law. Let e = log(live / target), live smoothed over some steps, and c = e cut to -1 .. 1. Then
+
+    weight = sinh(GAIN * c + s)        s = sum of c / INTEGRAL over the steps that count
+
+which is a PI controller. Why so:
+
+- Under Adam a constant weight moves spans at a steady pace rather than to a place, so the error
+  itself must be in the weight: by its sum alone, live memory would swing around its target.
+- sinh is proportional near 0 and exponential far from it, on either side. A weight can thus be
+  found over orders of magnitude, and can change its sign: a penalty only ever shortens spans, so a
+  run whose spans had become too short while its task was satisfied could not come back otherwise.
+- A step counts in the sum unless live memory is far from its target and on its way there. The sum
+  would otherwise go on growing on the way, and carry the spans past the target.
+- The weight is 0 until the stream is longer than the longest span: memory is still filling.
+
+All of it stays on the device, so that no step waits for it.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from expire_span.model.memory import MemoryPolicy
+from expire_span.training.schedule import PenaltySchedule
+
+GAIN = 4.0
+INTEGRAL = 200.0  # steps in which an error of 1 adds 1 to the sum
+SMOOTHING = 20.0  # steps, of live memory
+PACE = 100.0  # steps, of the change of the error
+NEAR = 0.25  # the error below which every step counts
+ARRIVAL = 10_000.0  # steps in which the present pace would have to reach the target
+LARGEST = 6.0  # of the sum
+
+
+class PenaltyControl:
+    """The weight of the penalty from step to step.
+
+    Args:
+        schedule: when it begins, and what it aims for.
+        memory: the policy whose penalty it weighs.
+        block: steps of the stream in one update.
+        device: where the live memory is counted.
+    """
+
+    def __init__(
+        self, schedule: PenaltySchedule, memory: MemoryPolicy, block: int, device: torch.device
+    ):
+        self._schedule = schedule
+        self._filled = -(-(memory.longest_learned_span() or 0) // block)
+        self.opened: int | None = None
+        # The weight's argument, the sum, the log of live memory, the error's pace, the steps seen.
+        self._state = torch.zeros(5, dtype=torch.float64, device=device)
+        if schedule.target_live is not None and not getattr(memory, "penalty", 0) > 0:
+            raise ValueError(
+                f"target_live needs a memory with a penalty above 0, the coefficient to begin "
+                f"with, but {type(memory).__name__} has none: set model.memory.penalty."
+            )
+
+    def weight(self, step: int, metric: float | None, higher_is_better: bool) -> float | Tensor:
+        """What multiplies the penalty in update `step`, which may be the first to have one.
+
+        Args:
+            step: updates made so far.
+            metric: the task's metric as last reported.
+            higher_is_better: how to read it.
+        """
+        if self.opened is None and self._schedule.opens(step, metric, higher_is_better):
+            self.opened = step
+        factor = self._schedule.factor(step, self.opened)
+        if self._schedule.target_live is None:
+            return factor
+        return factor * torch.sinh(self._state[0]).float()
+
+    def observe(self, step: int, live: Tensor) -> None:
+        """Update `step` had so many live memories, mean over layers, rows and ranks."""
+        target = self._schedule.target_live
+        if target is None or self.opened is None or step < max(self.opened, self._filled):
+            return
+        _, total, before, pace, seen = self._state.unbind()
+        now = live.detach().double().clamp(min=1e-3).log()
+        # Smoothing starts as a plain mean, and the first value is no change.
+        smoothed = before + (now - before) / (seen + 1).clamp(max=SMOOTHING)
+        pace = pace + torch.where(seen > 0, smoothed - before - pace, 0) / PACE
+        error = smoothed - math.log(target)
+        arriving = (error * pace < 0) & (pace.abs() > error.abs() / ARRIVAL)
+        counts = ~arriving | (error.abs() < NEAR)
+        cut = error.clamp(-1, 1)
+        total = (total + torch.where(counts, cut / INTEGRAL, 0)).clamp(-LARGEST, LARGEST)
+        state = torch.stack([GAIN * cut + total, total, smoothed, pace, seen + 1])
+        # A fault is for the guard to name; it must not stay here.
+        self._state = torch.where(torch.isfinite(now), state, self._state)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The controller's state."""
+        return {"state": self._state}
+
+    def values(self) -> dict[str, Any]:
+        """When the penalty began."""
+        return {"opened": self.opened}
+
+    def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        """Go on from what `tensors` and `values` returned."""
+        self._state = tensors["state"].to(self._state.device)
+        self.opened = values["opened"]

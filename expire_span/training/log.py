@@ -1,0 +1,173 @@
+"""Where metrics go: to `metrics.jsonl` and TensorBoard, to an online tracker if asked for."""
+
+import importlib
+import json
+import math
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from torch.utils.tensorboard.writer import SummaryWriter
+
+HISTOGRAM = "span_histogram"
+Metrics = dict[str, Any]
+"""Numbers by name; under `HISTOGRAM`, the edges of its bins and the shares of each layer."""
+
+
+class Sink(Protocol):
+    """Takes metrics."""
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        """One line, stamped with the number of updates made."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+class JsonLines:
+    """One JSON object a line, in `metrics.jsonl`.
+
+    Lines of a run that was stopped and goes on from an earlier step are dropped from there on.
+    """
+
+    def __init__(self, folder: Path, step: int):
+        self._path = folder / "metrics.jsonl"
+        if self._path.exists():
+            lines = self._path.read_text().splitlines(keepends=True)
+            fresh = self._path.with_suffix(".new")
+            fresh.write_text("".join(line for line in lines if _step_of(line) <= step))
+            fresh.replace(self._path)
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        """Append a line."""
+        with self._path.open("a") as file:
+            file.write(json.dumps({"step": step, **metrics}) + "\n")
+
+    def lines(self) -> list[Metrics]:
+        """What has been written so far."""
+        if not self._path.exists():
+            return []
+        return [json.loads(line) for line in self._path.read_text().splitlines()]
+
+    def flush(self) -> None:
+        """Until every line is on the disk."""
+        if self._path.exists():
+            with self._path.open("a") as file:
+                os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """Every line is already written."""
+
+
+class TensorBoard:
+    """TensorBoard files in the run's folder."""
+
+    def __init__(self, folder: Path, step: int):
+        self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        """Scalars, and for each layer a histogram of spans."""
+        for name, value in metrics.items():
+            if name == HISTOGRAM:
+                self._write_histogram(step, value)
+            else:
+                self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Write what is still held back."""
+        self._writer.close()
+
+    def _write_histogram(self, step: int, histogram: dict[str, list[float]]) -> None:
+        edges = histogram["edges"]
+        centres = [(low + high) / 2 for low, high in pairwise(edges)]
+        for layer, shares in histogram.items():
+            if layer == "edges":
+                continue
+            moments = [sum(s * c**n for s, c in zip(shares, centres, strict=True)) for n in (1, 2)]
+            self._writer.add_histogram_raw(
+                f"spans/{layer}", min=edges[0], max=edges[-1], num=1, sum=moments[0],
+                sum_squares=moments[1], bucket_limits=edges[1:], bucket_counts=shares,
+                global_step=step,
+            )  # fmt: skip
+
+
+class OnlineTracker:
+    """Weights & Biases, or trackio, which answers to the same calls."""
+
+    def __init__(self, name: str, folder: Path, settings: dict[str, Any]):
+        try:
+            self._library = importlib.import_module(name)
+        except ImportError:
+            raise ValueError(
+                f"tracker is {name}, which is not installed: `pip install {name}`, or leave the "
+                "tracker out (metrics.jsonl and TensorBoard files are always written)."
+            ) from None
+        self._library.init(
+            project="expire-span", name=folder.resolve().name, config=settings, resume="allow"
+        )
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        """Scalars only."""
+        scalars = {name: value for name, value in metrics.items() if name != HISTOGRAM}
+        self._library.log(scalars, step=step)
+
+    def close(self) -> None:
+        """Tell it that the run is over."""
+        self._library.finish()
+
+
+class MetricLog:
+    """Hands metrics to all sinks.
+
+    Args:
+        folder: the run's.
+        step: from which the run goes on; what was written after it is dropped.
+        tracker: an online tracker to tell as well.
+        settings: the experiment as plain values, for the tracker.
+    """
+
+    def __init__(
+        self, folder: Path, step: int, tracker: str = "none", settings: Metrics | None = None
+    ):
+        self._lines = JsonLines(folder, step)
+        self._sinks: list[Sink] = [self._lines, TensorBoard(folder, step)]
+        if tracker != "none":
+            self._sinks.append(OnlineTracker(tracker, folder, settings or {}))
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        """One line, stamped with the number of updates made."""
+        for sink in self._sinks:
+            try:
+                sink.write(step, metrics)
+            except OSError as error:
+                raise OSError(
+                    f"The metrics of step {step} could not be written: {error.strerror}."
+                ) from error
+
+    def find(self, step: int, prefix: str) -> dict[str, float] | None:
+        """What was written for this step under names with a prefix, without it; None if nothing."""
+        for line in reversed(self._lines.lines()):
+            found = {n.removeprefix(prefix): v for n, v in line.items() if n.startswith(prefix)}
+            if line["step"] == step and found:
+                return found
+        return None
+
+    def flush(self) -> None:
+        """Until every line is on the disk."""
+        self._lines.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of metrics; infinity for one that was cut off when a run was killed."""
+    try:
+        return json.loads(line)["step"]
+    except json.JSONDecodeError:
+        return math.inf

@@ -1,0 +1,66 @@
+"""Saves checkpoints in the background, so that training waits only for a copy of its state."""
+
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Self
+
+from expire_span.training import checkpoint as checkpoints
+from expire_span.training.checkpoint import Checkpoint
+from expire_span.training.distributed import Ranks
+
+
+class Saver:
+    """Writes one checkpoint at a time; what goes wrong is raised at the next word with it.
+
+    Args:
+        folder: where checkpoints go.
+        ranks: who saves together.
+    """
+
+    def __init__(self, folder: Path, ranks: Ranks):
+        self.folder = folder
+        self._ranks = ranks.sibling()  # training goes on talking meanwhile
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
+        self._under_way: Future[Path] | None = None
+
+    def save(self, checkpoint: Checkpoint, step: int) -> None:
+        """Copy the state now, write it by and by."""
+        self.wait()
+        copy = checkpoint.on_host()
+        self._under_way = self._thread.submit(
+            checkpoints.save, copy, self.folder, step, self._ranks
+        )
+
+    def look(self) -> None:
+        """Raise OSError if the last save has failed; waits for nothing."""
+        if self._under_way is not None and self._under_way.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until everything is on the disk."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is None:
+            return
+        try:
+            under_way.result()
+        except OSError as error:
+            raise OSError(f"{error} {self.last_good()}") from error
+
+    def last_good(self) -> str:
+        """From where the run can go on, once what is under way has come to its end."""
+        if self._under_way is not None:
+            wait([self._under_way])
+        newest = checkpoints.latest(self.folder)
+        if newest is None:
+            return "There is no checkpoint yet: start anew."
+        return f"The checkpoint {newest} is still good: go on from it with --resume."
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
+        try:
+            if kind is None:
+                self.wait()
+        finally:
+            self._thread.shutdown(wait=True)

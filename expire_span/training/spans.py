@@ -1,0 +1,100 @@
+"""A watch on spans: what pulls at them, and whether they have all gone to one end.
+
+Shapes: B rows, T steps, N keys of a row.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from expire_span.model.transformer import MemoryStats, Step
+
+LOOK_EVERY = 50
+"""Updates between two looks at the spans, whatever is logged."""
+NOTHING, EVERYTHING = 0.005, 0.99
+"""Shares of the longest span below and above which all spans have collapsed or saturated."""
+
+
+@dataclass
+class SpanGradients:
+    """How much of the pull on spans comes from the task, and how much from the penalty.
+
+    Watch a step before its backward pass, and ask for the share after it.
+    """
+
+    deadlines: Sequence[Tensor]
+    from_penalty: Sequence[Tensor]
+
+    @classmethod
+    def watch(cls, step: Step, weight: float | Tensor) -> "SpanGradients | None":
+        """None where the penalty does not act through deadlines, or has no weight."""
+        deadlines = [
+            deadline
+            for layer in step.deadlines
+            for deadline in layer
+            if deadline is not None and deadline.requires_grad
+        ]
+        if not deadlines or not weight or not step.penalty.requires_grad:
+            return None
+        priced = torch.autograd.grad(
+            weight * step.penalty, deadlines, retain_graph=True, allow_unused=True
+        )
+        if all(gradient is None for gradient in priced):
+            return None
+        for deadline in deadlines:
+            deadline.retain_grad()
+        zeroed = [
+            torch.zeros_like(d) if g is None else g for d, g in zip(deadlines, priced, strict=True)
+        ]
+        return cls(deadlines, zeroed)
+
+    def task_share(self) -> Tensor:
+        """|task| / (|task| + |penalty|), the absolute gradients summed over all memories."""
+        task = penalty = self.from_penalty[0].new_zeros(())
+        for deadline, priced in zip(self.deadlines, self.from_penalty, strict=True):
+            total = torch.zeros_like(priced) if deadline.grad is None else deadline.grad
+            task = task + (total - priced).abs().sum()
+            penalty = penalty + priced.abs().sum()
+        return task / (task + penalty).clamp(min=torch.finfo(task.dtype).tiny)
+
+
+class SpanWatch:
+    """Warns when all spans have collapsed to nothing or grown to the maximum, once each time."""
+
+    def __init__(self, longest: int | None):
+        self._longest = longest
+        self._state: str | None = None
+
+    def due(self, step: int) -> bool:
+        """Whether it is time to look."""
+        return self._longest is not None and step % LOOK_EVERY == 0
+
+    def look(self, step: int, stats: MemoryStats) -> None:
+        """Compare the spans of all layers in one update with what is possible."""
+        if self._longest is None:
+            return
+        longest, shortest = stats.max_span.max().item(), stats.mean_span.min().item()
+        if longest < max(1.0, NOTHING * self._longest):
+            self._enter(
+                "collapsed",
+                f"Step {step}: all spans have collapsed (the longest of a block is {longest:.1f} "
+                f"of {self._longest} steps) and expired memories get no gradient to come back: "
+                "start with a larger `initial`, lower the penalty, or let it wait (penalty.delay, "
+                "penalty.after_metric).",
+            )
+        elif shortest > EVERYTHING * self._longest:
+            self._enter(
+                "saturated",
+                f"Step {step}: all spans are at their maximum of {self._longest} steps, so nothing "
+                "is forgotten: raise the penalty or lower `initial`.",
+            )
+        else:
+            self._state = None
+
+    def _enter(self, state: str, message: str) -> None:
+        if state != self._state:
+            warnings.warn(message, stacklevel=3)
+        self._state = state

@@ -1,0 +1,343 @@
+"""A run at some step: stream -> block -> loss + penalty -> Adam, with memory carried along.
+
+Everything that a step depends on is a field of `Trainer` and part of its checkpoint, so that a run
+that was stopped and resumed makes the same updates as one that never stopped, bit for bit.
+
+Shapes: B rows of this rank, T steps of a block.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from expire_span.model.memory import Memory
+from expire_span.model.transformer import MemoryStats, Transformer
+from expire_span.tasks import Batch
+from expire_span.training.checkpoint import Checkpoint, Shard, join
+from expire_span.training.control import PenaltyControl
+from expire_span.training.distributed import ALONE, Ranks, add_up_gradients, choose_device
+from expire_span.training.evaluation import autocast
+from expire_span.training.experiment import Experiment
+from expire_span.training.guard import Evidence, Guard, NotFinite
+from expire_span.training.log import HISTOGRAM, Metrics
+from expire_span.training.metrics import (
+    Means,
+    combine,
+    memory_metrics,
+    span_edges,
+    span_histogram,
+)
+from expire_span.training.optim import (
+    apply_gradients,
+    build_optimizer,
+    gradient_norms,
+    load_optimizer,
+    optimizer_tensors,
+    set_rates,
+)
+from expire_span.training.records import differences, to_record
+from expire_span.training.sources import SourceFiles
+from expire_span.training.spans import SpanGradients
+
+# Settings that say how a run is watched and where things are, not what its next update is. (How
+# often it is logged is not one: the penalty may wait for a logged metric.)
+FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation.", "tracker", "task.path")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one part of a block came to, its gradients already added to the weights'."""
+
+    loss: Tensor  # this part's share in the loss
+    penalty: Tensor
+    nll: Tensor  # [B, T], zero where nothing is scored
+    predictions: Tensor | None  # [B, T]
+    memory: Memory
+    stats: MemoryStats
+    spans: tuple[Tensor, ...]
+    task_share: Tensor | None
+
+
+class Trainer:
+    """Model, optimiser, memory, stream position and random state of a run, and how it moves on.
+
+    Args:
+        experiment: what is trained.
+        ranks: the processes that train it together; this one takes its share of the rows.
+    """
+
+    def __init__(self, experiment: Experiment, ranks: Ranks = ALONE):
+        self.experiment = experiment
+        self.ranks = ranks
+        self.device = choose_device(experiment.device)
+        self.rows = ranks.rows(experiment.batch)
+        self._part = _divide(len(self.rows), experiment.accumulate)
+        torch.manual_seed(experiment.seed)  # the same initial weights everywhere
+        self.model = Transformer(experiment.model).to(self.device)
+        if experiment.compile and self.device.type == "cuda":
+            torch.compiler.reset()  # graphs of earlier models count against a limit for all
+            self.model.compile_layers()
+        torch.manual_seed(_mixed(experiment.seed, ranks.rank))  # but dropout of its own
+        self.optimizer = build_optimizer(self.model, experiment.optimizer)
+        self.stream = experiment.task.stream("train", experiment.batch, experiment.seed)
+        self.stream.only(self.rows)
+        self.sources = SourceFiles(experiment.task.files())
+        self.memories = tuple(self.model.start(self._part) for _ in range(experiment.accumulate))
+        self.step = 0
+        self.metric: float | None = None  # the task's metric, as last reported
+        self.control = PenaltyControl(
+            experiment.penalty, experiment.model.memory, experiment.model.block, self.device
+        )
+        self.score = experiment.task.score()
+        self.means = Means()
+        self.guard = Guard(self.model, ranks)
+        self.latest: list[Pass] = []  # the parts of the last update
+
+    def update(self, watch_spans: bool = False, stop: bool = False) -> None:
+        """Read one block and update the weights.
+
+        Args:
+            watch_spans: also note the task's share in the gradient on spans, where there is one.
+            stop: tell all ranks that this one has been asked to stop.
+        """
+        self.sources.look()
+        position = self.stream.steps_read
+        batch = self.stream.read(self.experiment.model.block).to(self.device)
+        scored = self.ranks.add_up(batch.scored.sum()).clamp(min=1)
+        weight = self._penalty_weight()
+        self.model.train()
+        parts = list(zip(batch.split(self._part), self.memories, strict=True))
+        passes = [self._learn(*part, scored, weight, watch_spans) for part in parts]
+        self._apply(passes, position, stop)
+        self.memories = tuple(each.memory for each in passes)
+        self.step += 1
+        self._note(batch, passes)
+
+    def report(self) -> Metrics:
+        """Metrics since the last report, of all ranks; then begin to count anew."""
+        self.guard.look(self.memories)
+        means = self.means.take(self.ranks)
+        scored = self.score.result(self.ranks.add_up_values)
+        self.score.restart()
+        self.metric = scored.get(self.score.metric, self.metric)
+        layered = memory_metrics(means)
+        scalars = {name: mean.item() for name, mean in means.items() if mean.ndim == 0}
+        weight = {"penalty_weight": float(self._penalty_weight())}
+        return scalars | scored | layered | weight | self._histogram()
+
+    def stats(self) -> MemoryStats:
+        """How much was remembered in the last update, on all ranks."""
+        found = combine([each.stats for each in self.latest])
+        return combine(
+            self.ranks.gather(MemoryStats(**{k: v.cpu() for k, v in vars(found).items()}))
+        )
+
+    def checkpoint(self) -> Checkpoint:
+        """All of the run's state; raises `NotFinite` rather than saving what is broken."""
+        self.guard.look(self.memories)
+        return Checkpoint(self._shared() if self.ranks.first else None, self._own())
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Go on from a checkpoint, as if there had been no stop."""
+        assert saved.shared is not None
+        self._restore_shared(saved.shared)
+        self._restore_own(saved.own)
+
+    def _learn(
+        self,
+        batch: Batch,
+        memory: Memory,
+        scored: Tensor,
+        weight: float | Tensor,
+        watch_spans: bool,
+    ) -> Pass:
+        """Read some rows of the block, and add their share to the gradients.
+
+        Args:
+            batch: these rows.
+            memory: what is remembered of them.
+            scored: positions that count, of all rows and ranks.
+            weight: of the penalty.
+            watch_spans: whether to tell apart what pulls at spans.
+        """
+        head = self.model.sequence_head()
+        # Gradients on single deadlines cannot be had from a compiled layer.
+        eager = torch.compiler.set_stance("force_eager") if watch_spans else nullcontext()
+        with autocast(self.device, self.experiment.precision), eager:
+            step = self.model(
+                batch.inputs, memory, starts=batch.starts, generator=self.memory_draws()
+            )
+            nll = torch.where(batch.scored, head.nll(step.hidden, batch.targets), 0)
+        loss = nll.sum() / scored
+        # A penalty is a mean over rows, and every part of every rank has equally many.
+        share = weight / (len(self.memories) * self.ranks.count)
+        gradients = SpanGradients.watch(step, share) if watch_spans else None
+        (loss + share * step.penalty).backward()
+        with torch.no_grad():
+            predictions = head.predict(step.hidden) if self.score.needs_predictions else None
+        return Pass(
+            loss=loss.detach(),
+            penalty=step.penalty.detach(),
+            nll=nll.detach(),
+            predictions=predictions,
+            memory=step.memory.detach(),
+            stats=step.stats,
+            spans=step.spans,
+            task_share=None if gradients is None else gradients.task_share(),
+        )
+
+    def _apply(self, passes: list[Pass], position: int, stop: bool) -> None:
+        """Add up the gradients of all ranks and update the weights, if all is finite."""
+        self.guard.look(self.memories)  # at the step before, which left these
+        config = self.experiment.optimizer
+        named = [(n, p) for n, p in self.model.named_parameters() if p.grad is not None]
+        loss = torch.stack([each.loss for each in passes]).sum()
+        live = torch.stack([each.stats.live.mean() for each in passes]).mean() / self.ranks.count
+        mine = torch.stack([loss, live, torch.full_like(loss, stop)])
+        loss, live, wanted = add_up_gradients([p for _, p in named], mine, self.ranks).unbind()
+
+        norms = gradient_norms(p for _, p in named)
+        norm = torch.linalg.vector_norm(norms)
+        unsound = (~torch.isfinite(loss + norm)).float()
+        factor = config.schedule.factor(self.step, self.experiment.steps)
+        set_rates(self.optimizer, config.rate * factor)
+        apply_gradients(self.optimizer, config.clip, norm, unsound)
+        self.model.clamp_parameters()
+
+        self.control.observe(self.step, live)
+        self.means.add(loss=loss, gradient_norm=norm)
+        evidence = Evidence(
+            step=self.step + 1,
+            position=position,
+            rows=self.rows,
+            nll=torch.cat([each.nll for each in passes]),
+            penalty=torch.stack([each.penalty for each in passes]).sum(),
+            norms=norms,
+            names=[name for name, _ in named],
+        )
+        self.guard.note(torch.stack([unsound, wanted]), evidence)
+
+    def _note(self, batch: Batch, passes: list[Pass]) -> None:
+        """Keep what the next report will tell of."""
+        guesses = [each.predictions for each in passes if each.predictions is not None]
+        nll = torch.cat([each.nll for each in passes])
+        self.score.update(batch, nll, torch.cat(guesses) if guesses else None)
+        self.means.add(
+            penalty=torch.stack([each.penalty for each in passes]).mean(),
+            **vars(combine([each.stats for each in passes])),
+        )
+        shares = [each.task_share for each in passes if each.task_share is not None]
+        if shares:
+            self.means.add(task_share_of_span_gradient=torch.stack(shares).mean())
+        self.latest = passes
+
+    def _histogram(self) -> Metrics:
+        """Spans of the last update, in bins, for each layer."""
+        longest = self.experiment.model.memory.longest_learned_span()
+        if longest is None or not self.latest:
+            return {}
+        layers = zip(*(each.spans for each in self.latest), strict=True)
+        shares = span_histogram([torch.cat(parts) for parts in layers], longest).cpu()
+        shares = torch.stack(self.ranks.gather(shares)).mean(dim=0)
+        by_layer = {f"layer_{n}": row.tolist() for n, row in enumerate(shares)}
+        return {HISTOGRAM: {"edges": span_edges(longest), **by_layer}}
+
+    def _penalty_weight(self) -> float | Tensor:
+        """What multiplies the penalty in the coming update."""
+        return self.control.weight(self.step, self.metric, self.score.higher_is_better)
+
+    def memory_draws(self) -> torch.Generator:
+        """The chance that shapes memory in this update, the same for all parts and ranks."""
+        return torch.Generator().manual_seed(_mixed(self.experiment.seed, self.step))
+
+    def _shared(self) -> Shard:
+        parts = {
+            "model": self.model.state_dict(),
+            "optimizer": optimizer_tensors(self.optimizer, self.model),
+            "control": self.control.tensors(),
+        }
+        for name, tensor in parts["model"].items():
+            if not torch.isfinite(tensor).all():
+                raise NotFinite(f"The weight {name} is not finite after step {self.step}.")
+        values = {
+            "experiment": to_record(self.experiment),
+            "step": self.step,
+            "metric": self.metric,
+            "control": self.control.values(),
+            "sources": self.sources.sums(),
+        }
+        return Shard(join(parts), values)
+
+    def _own(self) -> Shard:
+        parts = {
+            "memory": {
+                f"{n}.{name}": tensor
+                for n, memory in enumerate(self.memories)
+                for name, tensor in memory.tensors().items()
+            },
+            "means": self.means.tensors(),
+            "random": {"cpu": torch.get_rng_state()},
+        }
+        if self.device.type == "cuda":
+            parts["random"]["cuda"] = torch.cuda.get_rng_state(self.device)
+        values = {
+            "memory": [memory.about() for memory in self.memories],
+            "means": self.means.counts(),
+            "stream": self.stream.state(),
+            "score": self.score.state(),
+        }
+        return Shard(join(parts), values)
+
+    def _restore_shared(self, saved: Shard) -> None:
+        self._check_same(saved.values["experiment"])
+        self.sources.compare(saved.values["sources"])
+        self.model.load_state_dict(saved.part("model"))
+        load_optimizer(self.optimizer, self.model, saved.part("optimizer"))
+        self.control.restore(saved.part("control"), saved.values["control"])
+        self.step = saved.values["step"]
+        self.metric = saved.values["metric"]
+
+    def _restore_own(self, saved: Shard) -> None:
+        abouts = saved.values["memory"]
+        self.memories = tuple(
+            self.model.restore_memory(saved.part(f"memory.{n}"), about)
+            for n, about in enumerate(abouts)
+        )
+        self.means.restore(saved.part("means"), saved.values["means"], self.device)
+        self.stream.restore(saved.values["stream"])
+        self.score.restore(saved.values["score"])
+        random = saved.part("random")
+        torch.set_rng_state(random["cpu"])
+        if self.device.type == "cuda" and "cuda" in random:
+            torch.cuda.set_rng_state(random["cuda"], self.device)
+
+    def _check_same(self, saved: dict[str, object]) -> None:
+        free: tuple[str, ...] = FREE_ON_RESUME
+        if self.experiment.optimizer.schedule.decay == "constant":
+            free = (*free, "steps")  # a cosine would change its course
+        names = differences(saved, to_record(self.experiment))
+        changed = [name for name in names if not name.startswith(free)]
+        if changed:
+            why = " (a cosine decay depends on the number of steps)" if "steps" in changed else ""
+            raise ValueError(
+                f"The checkpoint is of another experiment: resume it with its own settings; these "
+                f"differ: {', '.join(changed)}{why}."
+            )
+
+
+def _divide(rows: int, parts: int) -> int:
+    """Rows of each part."""
+    if rows % parts:
+        raise ValueError(
+            f"accumulate is {parts}, but the {rows} rows of a rank cannot be read in {parts} equal "
+            f"parts: choose a number that divides {rows}."
+        )
+    return rows // parts
+
+
+def _mixed(seed: int, number: int) -> int:
+    """A seed of its own for each number."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0])

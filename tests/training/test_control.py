@@ -1,0 +1,125 @@
+"""The price of memory: a constant, a schedule, or whatever meets a target."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from expire_span import ExpireSpan, FixedSpan
+from expire_span.experiments.recall import recall
+from expire_span.training.control import GAIN, LARGEST, PenaltyControl
+from expire_span.training.evaluation import evaluate
+from expire_span.training.schedule import PenaltySchedule
+from expire_span.training.trainer import Trainer
+from small_runs import small_experiment
+
+MEMORY = ExpireSpan(64, 4, penalty=1e-3)
+CPU = torch.device("cpu")
+
+
+def control(block: int = 64, **settings) -> PenaltyControl:
+    return PenaltyControl(PenaltySchedule(**settings), MEMORY, block, CPU)
+
+
+def drive(controller: PenaltyControl, plant, steps: int, first: int = 1) -> list[float]:
+    """Let a controller and a plant act on each other; the live memory at every step."""
+    found = []
+    for step in range(first, first + steps):
+        live = plant(float(controller.weight(step, None, True)))
+        controller.observe(step, torch.tensor(live))
+        found.append(live)
+    return found
+
+
+class AdamLike:
+    """Spans that move at a pace given by the sign of the pull, hardly by its strength.
+
+    The task pulls them longer while there are fewer than `wanted`, and not at all beyond.
+    """
+
+    def __init__(self, live: float, wanted: float, pace: float = 0.02):
+        self.log, self.wanted, self.pace = math.log(live), wanted, pace
+
+    def __call__(self, weight: float) -> float:
+        task = 0.3 if math.exp(self.log) < self.wanted else 0.0
+        pull = task - weight
+        self.log += self.pace * math.tanh(3 * pull)
+        return math.exp(self.log)
+
+
+def test_without_a_target_the_weight_is_that_of_the_schedule():
+    controller = control(delay=2, warmup=2)
+    assert [controller.weight(step, None, True) for step in range(5)] == [0, 0, 0.5, 1, 1]
+    controller.observe(5, torch.tensor(1e6))
+    assert controller.weight(6, None, True) == 1
+
+
+@pytest.mark.parametrize("wanted", [10.0, 1000.0], ids=["less", "more"])
+@pytest.mark.parametrize("start", [20.0, 100.0, 4000.0])
+def test_a_target_is_met_from_either_side_whatever_the_task_would_keep(start, wanted):
+    found = drive(control(target_live=100.0), AdamLike(start, wanted), 1000)
+    settled = found[-300:]
+    assert min(settled) > 95
+    assert max(settled) < 105
+
+
+def test_a_long_way_to_the_target_does_not_carry_the_spans_past_it():
+    found = drive(control(target_live=100.0), AdamLike(4000.0, 1000.0, pace=0.004), 2000)
+    assert min(found) > 85
+    assert found[-1] == pytest.approx(100, rel=0.05)
+
+
+def test_the_weight_stays_in_bounds_where_nothing_helps():
+    controller = control(target_live=10.0)
+    drive(controller, lambda _: 50.0, 1500)
+    assert controller.weight(9999, None, True) == pytest.approx(math.sinh(LARGEST + GAIN))
+
+
+def test_nothing_is_adjusted_while_memory_is_still_filling_or_the_penalty_waits():
+    filling = control(block=16, target_live=10.0)  # the longest span is four blocks
+    drive(filling, lambda _: 1.0, 3)
+    assert filling.weight(3, None, True) == 0
+    waiting = control(target_live=10.0, delay=50)
+    drive(waiting, lambda _: 1.0, 40)
+    assert waiting.opened is None
+    assert waiting.weight(60, None, True) == 0
+
+
+def test_what_is_not_finite_does_not_stay_in_the_controller():
+    controller = control(target_live=10.0)
+    drive(controller, lambda _: 12.0, 5)
+    before = float(controller.weight(6, None, True))
+    controller.observe(6, torch.tensor(torch.nan))
+    assert float(controller.weight(7, None, True)) == before
+
+
+def test_a_controller_goes_on_from_its_saved_state():
+    one, plant, twin = control(target_live=30.0), AdamLike(90, 10), AdamLike(90, 10)
+    drive(one, plant, 30)
+    drive(control(target_live=30.0), twin, 30)
+    other = control(target_live=30.0)
+    other.restore(one.tensors(), one.values())
+    assert drive(one, plant, 30, first=31) == drive(other, twin, 30, first=31)
+
+
+def test_a_target_needs_something_to_adjust():
+    schedule = PenaltySchedule(target_live=5.0)
+    for memory in (FixedSpan(8), ExpireSpan(8, 2, penalty=0.0)):
+        with pytest.raises(ValueError, match=r"^target_live needs a memory with a penalty above 0"):
+            Trainer(small_experiment(memory=memory, penalty=schedule))
+    with pytest.raises(ValueError, match=r"^target_live must be above 0, but is 0\.$"):
+        PenaltySchedule(target_live=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [15.0, 30.0, 60.0])
+def test_recall_meets_its_target_within_a_tenth(target):
+    experiment = recall()
+    penalty = replace(experiment.penalty, target_live=target)
+    trainer = Trainer(replace(experiment, device="cpu", steps=1000, penalty=penalty))
+    while trainer.step < trainer.experiment.steps:
+        trainer.update()
+    found = evaluate(trainer.model, experiment.task, "valid", batch=16, blocks=64)
+    assert found["live"] == pytest.approx(target, rel=0.1)
+    assert found["accuracy"] > 0.95

@@ -1,0 +1,335 @@
+"""What can go wrong in a long run: it stops in time, says where, and the old checkpoint is good."""
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from expire_span import FixedSpan
+from expire_span.cli import main
+from expire_span.training import checkpoint as checkpoints
+from expire_span.training.evaluation import Evaluation
+from expire_span.training.experiment import EvaluationConfig, Experiment
+from expire_span.training.guard import NotFinite
+from expire_span.training.interruption import Interruption, Stopped
+from expire_span.training.loop import train
+from expire_span.training.trainer import Trainer
+from killing import start
+from small_runs import last_of, same_checkpoints, small_experiment, tasks
+
+FAULTY = 7  # the update that goes wrong; the last checkpoint before it is of step 4
+
+
+def calm(**changes) -> Experiment:
+    """Without LayerDrop, so that every weight takes part in every update."""
+    experiment = small_experiment(**changes)
+    return replace(experiment, model=replace(experiment.model, layer_drop=0.0))
+
+
+def before_update(monkeypatch, action) -> None:
+    """Call `action(trainer)` before the update that is to go wrong."""
+    update = Trainer.update
+
+    def sabotaged(trainer: Trainer, **settings: bool) -> None:
+        if trainer.step == FAULTY - 1:
+            action(trainer)
+        update(trainer, **settings)
+
+    monkeypatch.setattr(Trainer, "update", sabotaged)
+
+
+def break_loss(trainer: Trainer) -> None:
+    """The loss of row 2 at the sixth step of the block, whichever part it is read in."""
+    head, read = trainer.model.sequence_head(), 0
+    plain = head.nll
+
+    def broken(hidden, targets):
+        nonlocal read
+        nll = plain(hidden, targets)
+        first, read = read, read + len(nll)
+        if first <= 2 < read:
+            place = torch.tensor(2 - first), torch.tensor(5)
+            nll = nll.index_put(place, torch.tensor(torch.nan))
+        return nll
+
+    head.nll = broken  # type: ignore[method-assign]
+
+
+def break_gradient(trainer: Trainer) -> None:
+    weight = trainer.model.stack()[1].feedforward.outer.weight
+
+    def hook(gradient):
+        handle.remove()
+        return gradient.index_fill(0, torch.tensor([0]), torch.inf)
+
+    handle = weight.register_hook(hook)
+
+
+def break_weight(trainer: Trainer) -> None:
+    with torch.no_grad():
+        trainer.model.stack()[0].attention.out.weight[0, 0] = torch.nan
+
+
+def break_layer(trainer: Trainer) -> None:
+    """An activation overflows although all weights are finite."""
+    forward = trainer.model.stack()[0].feedforward.forward
+
+    def overflowing(states):
+        trainer.model.stack()[0].feedforward.forward = forward
+        return forward(states) / 0
+
+    trainer.model.stack()[0].feedforward.forward = overflowing
+
+
+FAULTS = {
+    "loss": (break_loss, r"the loss is nan in row 2 at position 53, first seen behind layer 1"),
+    "gradient": (
+        break_gradient,
+        r"the gradient of layers\.1\.feedforward\.outer\.weight is not finite \(rows 0 to 3, "
+        r"positions 48 to 55\)",
+    ),
+    "weight": (break_weight, r"the weight layers\.0\.attention\.out\.weight is not finite \(rows"),
+    "layer": (break_layer, r"the loss is nan in row 0 at position \d+, first seen behind layer 0"),
+}
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("kind", FAULTS)
+def test_what_is_not_finite_stops_the_run_before_the_update(
+    kind, accumulate, tmp_path, monkeypatch
+):
+    sabotage, sentence = FAULTS[kind]
+    experiment = calm(task=tasks(tmp_path)["text"], accumulate=accumulate, memory=FixedSpan(12))
+    whole = train(experiment, tmp_path / "whole", progress=False)
+    before: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+
+    def action(trainer: Trainer) -> None:
+        sabotage(trainer)
+        before.extend((p, p.detach().clone()) for p in trainer.model.parameters())
+
+    before_update(monkeypatch, action)
+    with pytest.raises(NotFinite) as stop:
+        train(experiment, tmp_path / "stopped", progress=False)
+    monkeypatch.undo()
+    message = str(stop.value)
+    assert message.startswith(f"Step {FAULTY} was stopped before its update: ")
+    assert re.search(sentence, message), message
+    assert message.endswith("step-000000004 is still good: go on from it with --resume.")
+    assert all(torch.equal(p, old) or not old.isfinite().all() for p, old in before)
+    assert train(experiment, tmp_path / "stopped", resume=True, progress=False) == whole
+    assert same_checkpoints(last_of(tmp_path / "whole"), last_of(tmp_path / "stopped"))
+
+
+def test_a_fault_in_the_last_update_is_not_missed(tmp_path, monkeypatch):
+    before_update(monkeypatch, break_gradient)
+    with pytest.raises(NotFinite, match=f"Step {FAULTY} was stopped"):
+        train(calm(steps=FAULTY, save_every=100), tmp_path, progress=False)
+    assert checkpoints.latest(tmp_path / "checkpoints") is None
+
+
+def test_weights_that_nobody_used_are_not_saved_broken():
+    trainer = Trainer(calm())
+    trainer.update()
+    with torch.no_grad():
+        trainer.model.positions[0, 0] = torch.inf
+    with pytest.raises(NotFinite, match=r"^The weight positions is not finite after step 1\.$"):
+        trainer.checkpoint()
+
+
+def no_room(folder: Path, experiment: Experiment, answer: Path) -> None:
+    """Train where no file may grow beyond a few kilobytes, once there is a checkpoint."""
+    update = Trainer.update
+
+    def filling(trainer: Trainer, **settings: bool) -> None:
+        if trainer.step == 6:
+            # Only the checkpoint is that large; like a full disk, this is an error of `write`.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+        update(trainer, **settings)
+
+    Trainer.update = filling  # type: ignore[method-assign]
+    try:
+        train(experiment, folder, progress=False)
+    except OSError as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        answer.write_text(str(error))
+
+
+def test_a_full_disk_ends_in_one_sentence_and_the_old_checkpoint_is_good(tmp_path):
+    experiment = calm()
+    process = start(no_room, tmp_path / "run", experiment, tmp_path / "answer")
+    process.join()
+    message = (tmp_path / "answer").read_text()
+    assert message.startswith("The checkpoint of step 8 could not be written: ")
+    assert message.endswith("step-000000004 is still good: go on from it with --resume.")
+    assert os.listdir(tmp_path / "run" / "checkpoints") == ["step-000000004"]
+    whole = train(experiment, tmp_path / "whole", progress=False)
+    assert train(experiment, tmp_path / "run", resume=True, progress=False) == whole
+
+
+def test_metrics_that_cannot_be_written_end_in_one_sentence(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("expire_span.training.log.JsonLines.write", full)
+    with pytest.raises(OSError, match=r"^The metrics of step 5 could not be .* left on device\.$"):
+        train(calm(), tmp_path, progress=False)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_good(tmp_path):
+    experiment = calm()
+    whole = train(experiment, tmp_path, progress=False)
+    newest = checkpoints.latest(tmp_path / "checkpoints")
+    assert newest is not None
+    file = newest / "rank-00000.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"step-000000012 cannot be read .*: remove it to go on"):
+        train(experiment, tmp_path, resume=True, progress=False)
+    shutil.rmtree(newest)
+    assert train(experiment, tmp_path, resume=True, progress=False) == whole
+
+
+def test_a_text_that_changes_under_the_run_stops_it(tmp_path, monkeypatch):
+    task = tasks(tmp_path)["text"]
+    path = Path(task.path)
+    text = path.read_bytes()
+    experiment = calm(task=task)
+    whole = train(experiment, tmp_path / "whole", progress=False)
+    # In the middle, where a few samples would not see it.
+    before_update(monkeypatch, lambda _: path.write_bytes(text[:999] + b"!" + text[1000:]))
+    with pytest.raises(ValueError, match=r"text\.txt has changed under the run: bring back"):
+        train(experiment, tmp_path / "run", progress=False)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"has changed since the checkpoint was saved"):
+        train(experiment, tmp_path / "run", resume=True, progress=False)
+    path.write_bytes(text)
+    assert train(experiment, tmp_path / "run", resume=True, progress=False) == whole
+
+
+def test_a_text_that_is_merely_touched_is_still_the_same(tmp_path, monkeypatch):
+    task = tasks(tmp_path)["text"]
+    before_update(monkeypatch, lambda _: os.utime(task.path, (0, 0)))
+    train(calm(task=task), tmp_path / "run", progress=False)
+
+
+def wait_for_line(process: subprocess.Popen, folder: Path) -> None:
+    """Until the run has written its first metrics."""
+    metrics = folder / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.read_text()):
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_the_command_saves_and_says_how_to_go_on(number, status, tmp_path, capsys):
+    run = tmp_path / "run"
+    options = "--steps 100000 --batch 2 --log-every 1 --device cpu".split()
+    command = [sys.executable, "-m", "expire_span", "train", "recall", *options, "--out", str(run)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_for_line(process, run)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == status
+    step = last_of(run).shared.values["step"]
+    assert said.splitlines()[-1] == (
+        f"expire-span: stopped at step {step}; everything is saved, go on with --resume "
+        f"--out {run}."
+    )
+
+
+def test_sigterm_stops_a_run_like_ctrl_c(tmp_path, monkeypatch):
+    experiment = calm(save_every=100)
+    whole = train(experiment, tmp_path / "whole", progress=False)
+    before_update(monkeypatch, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped) as stop:
+        train(experiment, tmp_path / "run", progress=False)
+    monkeypatch.undo()
+    assert stop.value.exit_status == 143
+    assert last_of(tmp_path / "run").shared.values["step"] == FAULTY
+    assert train(experiment, tmp_path / "run", resume=True, progress=False) == whole
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_the_second_signal_means_now_unless_torchrun_sends_its_own():
+    with Interruption() as impatient:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert impatient.wanted
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    with Interruption(patient=True) as patient:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert patient.number == signal.SIGTERM
+
+
+def interrupt_evaluation(monkeypatch, block: int) -> list[int]:
+    """Ctrl-C in the middle of an evaluation; returns the blocks that have been read."""
+    advance, read = Evaluation.advance, []
+
+    def interrupted(evaluation: Evaluation) -> None:
+        if len(read) == block:
+            os.kill(os.getpid(), signal.SIGINT)
+        read.append(evaluation.done)
+        advance(evaluation)
+
+    monkeypatch.setattr(Evaluation, "advance", interrupted)
+    return read
+
+
+def test_an_evaluation_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
+    evaluation = EvaluationConfig(every=6, batch=2, blocks=10)
+    experiment = calm(evaluation=evaluation, save_every=100)
+    whole = train(experiment, tmp_path / "whole", progress=False)
+    interrupt_evaluation(monkeypatch, 4)
+    with pytest.raises(Stopped, match="stopped at step 6; everything is saved"):
+        train(experiment, tmp_path / "run", progress=False)
+    monkeypatch.undo()
+    assert last_of(tmp_path / "run").shared.values["step"] == 6
+    read = interrupt_evaluation(monkeypatch, -1)
+    assert train(experiment, tmp_path / "run", resume=True, progress=False) == whole
+    assert read == [*range(5, 10), *range(10)]
+    assert not (tmp_path / "run" / "evaluation").exists()
+    lines = [(tmp_path / n / "metrics.jsonl").read_text().splitlines() for n in ("whole", "run")]
+    valid = [[line for line in each if "valid/" in line] for each in lines]
+    assert valid[0] == valid[1]
+
+
+def test_the_evaluate_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
+    run = str(tmp_path / "run")
+    train(calm(), tmp_path / "run", progress=False)
+    command = ["evaluate", run, "--blocks", "9", "--device", "cpu"]
+    main(command)
+    whole = json.loads(capsys.readouterr().out)
+    interrupt_evaluation(monkeypatch, 3)
+    with pytest.raises(SystemExit) as stop:
+        main(command)
+    assert stop.value.code == 130
+    assert "stopped after 4 of 9 blocks; go on with the same command and --resume." in (
+        capsys.readouterr().err
+    )
+    monkeypatch.undo()
+    read = interrupt_evaluation(monkeypatch, -1)
+    main([*command, "--resume"])
+    assert json.loads(capsys.readouterr().out) == whole
+    assert read == list(range(4, 9))
+
+
+def test_a_bookmark_of_other_weights_is_of_no_use(tmp_path, monkeypatch, capsys):
+    experiment = calm(evaluation=EvaluationConfig(every=6, batch=2, blocks=10), save_every=100)
+    interrupt_evaluation(monkeypatch, 4)
+    with pytest.raises(Stopped):
+        train(experiment, tmp_path / "run", progress=False)
+    monkeypatch.undo()
+    other = replace(experiment, seed=5)
+    whole = train(other, tmp_path / "other", progress=False)
+    shutil.rmtree(tmp_path / "other")
+    shutil.copytree(tmp_path / "run" / "evaluation", tmp_path / "other" / "evaluation")
+    assert train(other, tmp_path / "other", progress=False) == whole
