@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from expire_span.tasks.base import BitsPerByte, Task
 from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file
-from expire_span.tasks.files import BROKEN, Source, made_once, md5_of
+from expire_span.tasks.files import Source, made_once, md5_of
 from expire_span.tasks.stream import Split, split_number
 
 SOURCE = Source(
     "enwik8",
-    ("enwik8", "enwik8.zip", "enwik8.xz"),
-    "download http://mattmahoney.net/dc/enwik8.zip again",
+    ("enwik8",),
+    "download http://mattmahoney.net/dc/enwik8.zip",
 )
 CHUNK = 2**20
 
@@ -88,11 +88,12 @@ def unpacked_file(path: Path) -> Path:
         return path
 
     def unpack(folder: Path) -> None:
-        try:
-            with _opened(path) as packed, (folder / "enwik8").open("wb") as file:
-                shutil.copyfileobj(packed, file, CHUNK)
-        except BROKEN as error:
-            raise SOURCE.damaged(path, error) from error
+        with (
+            SOURCE.unpacking(path),
+            _opened(path) as packed,
+            (folder / "enwik8").open("wb") as file,
+        ):
+            shutil.copyfileobj(packed, file, CHUNK)
 
     return made_once("enwik8", [path], unpack) / "enwik8"
 

@@ -6,6 +6,7 @@ is kept in EXPIRE_SPAN_CACHE (`~/.cache/expire-span` if it is not set), in folde
 when they are whole and are named by what they were made of, so that changed data are prepared anew.
 """
 
+import errno
 import hashlib
 import json
 import lzma
@@ -14,11 +15,13 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 ARCHIVES = (".zip", ".tar", ".tar.xz", ".tar.gz", ".tgz", ".tar.bz2")
+PACKED = (*ARCHIVES, ".xz")
 BROKEN = (
     EOFError,
     OSError,
@@ -28,28 +31,30 @@ BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
 )
+NOT_THE_FILES_FAULT = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A public data set: what it is called, under which names it is looked for, where it is."""
+    """A public data set: what it is called, under which names it is looked for, how to get it."""
 
     name: str
-    file_names: tuple[str, ...]
-    advice: str  # how to get it
+    names: tuple[str, ...]  # of the file or folder, without what a packed one ends with
+    advice: str
 
     def find(self, path: str) -> Path:
         """The file or folder at `path`, or by one of its names in the folder that path is."""
         place = Path(path or os.environ.get("EXPIRE_SPAN_DATA", "data")).expanduser()
         if place.is_file():
             return place
-        found = [place / name for name in self.file_names if (place / name).exists()]
-        if found:
-            return found[0]
+        wanted = (place / f"{name}{ending}" for name in self.names for ending in ("", *PACKED))
+        found = next((file for file in wanted if file.exists()), None)
+        if found is not None:
+            return found
         if path and place.is_dir():  # perhaps the folder itself is the data set
             return place
         raise FileNotFoundError(
-            f"There is no {self.name} in {place} (looked for {', '.join(self.file_names)}): "
+            f"There is no {self.name} in {place} (looked for {', '.join(self.names)}, packed or not): "
             f"{self.advice}, then name its place by --task.path or EXPIRE_SPAN_DATA."
         )
 
@@ -57,10 +62,16 @@ class Source:
         """What to say of a file that cannot be what it should be."""
         return ValueError(f"{path} {why}: {self.advice}.")
 
-    def damaged(self, path: Path, error: Exception) -> ValueError:
-        """What to say of a file that could not be read to its end."""
-        why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(":")
-        return self.broken(path, f"is cut off or damaged ({why})")
+    @contextmanager
+    def unpacking(self, path: Path) -> Iterator[None]:
+        """Say what to do if the file cannot be read to its end; a full disk is not its fault."""
+        try:
+            yield
+        except BROKEN as error:
+            if isinstance(error, OSError) and error.errno in NOT_THE_FILES_FAULT:
+                raise
+            why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(":")
+            raise self.broken(path, f"is cut off or damaged ({why})") from error
 
 
 def cache_folder() -> Path:
@@ -81,15 +92,13 @@ def unpacked(path: Path, source: Source) -> Path:
         raise source.broken(path, "is neither a folder nor an archive")
 
     def unpack(folder: Path) -> None:
-        try:
+        with source.unpacking(path):
             if path.suffix == ".zip":
                 with zipfile.ZipFile(path) as archive:
                     archive.extractall(folder)
             else:
                 with tarfile.open(path) as archive:
                     archive.extractall(folder, filter="data")
-        except BROKEN as error:
-            raise source.damaged(path, error) from error
 
     return made_once(f"{source.name}-unpacked", [path], unpack)
 

@@ -17,7 +17,7 @@ from expire_span.tasks.files import Source, folder_with, unpacked
 
 SOURCE = Source(
     "LIGHT",
-    ("light", "light.tar.xz", "light.tar.gz", "light.zip"),
+    ("light",),
     "get characters.json, rooms.json, objects.json and light_utterances.tsv of ParlAI's LIGHT",
 )
 FILES = ("characters.json", "rooms.json", "objects.json", "light_utterances.tsv")
@@ -101,10 +101,8 @@ def light(path: str) -> Lore:
 
 
 def _entries(path: Path) -> list[dict]:
-    try:
+    with SOURCE.unpacking(path):
         entries = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SOURCE.damaged(path, error) from error
     if not (isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)):
         raise SOURCE.broken(path, "is not a list of entries")
     return entries

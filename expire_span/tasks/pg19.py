@@ -28,7 +28,7 @@ from expire_span.tasks.stream import SPLITS, Split, split_number
 
 SOURCE = Source(
     "PG-19",
-    ("pg19", "pg19_subset", "pg19.tar.xz", "pg19_subset.tar.xz"),
+    ("pg19", "pg19_subset"),
     "get the folders train, validation and test of gs://deepmind-gutenberg",
 )
 CODE_POINTS = 0x110000

@@ -24,7 +24,7 @@ from expire_span.tasks.stream import SPLITS, Split, split_number
 
 SOURCE = Source(
     "WikiText",
-    ("wikitext-103", "wikitext-103-v1.zip", "wikitext103", "wikitext2", "wikitext-2-v1.zip"),
+    ("wikitext-103", "wikitext-103-v1", "wikitext103", "wikitext-2", "wikitext-2-v1", "wikitext2"),
     "get https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-103-v1.zip "
     "(md5 9ddaacaf6af0710eda8c456decff7832)",
 )

@@ -1,5 +1,6 @@
 """enwik8, PG-19 and WikiText against plain Python, and against files that are something else."""
 
+import errno
 import hashlib
 import json
 import lzma
@@ -156,6 +157,19 @@ def test_what_is_not_enwik8_is_refused(
     assert not list(own_cache.glob("enwik8-*"))
 
 
+def test_a_full_disk_is_not_blamed_on_the_file(
+    small_enwik8: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = packed(small_enwik8, ".xz")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(enwik8.shutil, "copyfileobj", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        Enwik8(str(path)).stream("train", 2, 0)
+
+
 def test_a_zip_without_enwik8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "enwik8.zip"
     with zipfile.ZipFile(path, "w") as archive:
@@ -166,7 +180,10 @@ def test_a_zip_without_enwik8_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", [Enwik8, PG19, WikiText])
 def test_a_missing_data_set_is_named_with_what_to_do(task, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"There is no .* in nowhere \(looked for .*name"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"There is no .* in nowhere \(looked for .*, packed or not\): .*name",
+    ):
         task("nowhere").stream("train", 2, 0)
     with pytest.raises(FileNotFoundError, match=r"There is no .* in data .*EXPIRE_SPAN_DATA"):
         task().stream("train", 2, 0)
