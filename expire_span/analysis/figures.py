@@ -1,4 +1,4 @@
-"""Figures of a table's results: bars, performance against memory size, loss along a text."""
+"""Figures of a table: beside the paper's numbers, over memory sizes, or along a text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ import matplotlib
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import StrMethodFormatter
 
 from expire_span.analysis.pictures import COLOURS, MARKERS
 
@@ -32,20 +33,19 @@ class Outcome:
         return self.label.split(": ")[-1].replace(",", " ").split()[0]
 
 
-def draw_bars(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
-    """Ours as bars, every seed as a point, the paper's number as a line across."""
+def draw_beside(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
+    """Every run as a point, the paper's number as a stroke, one model a line."""
     for place, outcome in enumerate(outcomes):
-        if outcome.performance:
-            mean = sum(outcome.performance) / len(outcome.performance)
-            axes.barh(place, mean, color=COLOURS[1], height=0.6, label="ours" if not place else "")
-            axes.plot(outcome.performance, [place] * len(outcome.performance), "k.")
+        axes.plot(outcome.performance, [place] * len(outcome.performance), "o", color=COLOURS[1])
         if outcome.paper is not None:
-            axes.plot([outcome.paper] * 2, [place - 0.4, place + 0.4], color=COLOURS[0], lw=3)
+            axes.plot([outcome.paper] * 2, [place - 0.3, place + 0.3], color=COLOURS[0], lw=3)
+    axes.plot([], [], "o", color=COLOURS[1], label="ours")
     axes.plot([], [], color=COLOURS[0], lw=3, label="paper")
     axes.set_yticks(range(len(outcomes)), labels=[outcome.label for outcome in outcomes])
     axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel(heading)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
 
 
 def draw_memory(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
@@ -61,6 +61,8 @@ def draw_memory(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
             label=family,
         )
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(StrMethodFormatter("{x:g}"))
     axes.set_xlabel("live memories per layer")
     axes.set_ylabel(heading)
     axes.grid(alpha=0.3)
@@ -83,7 +85,7 @@ def draw_stream(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
     axes.legend(frameon=False)
 
 
-DRAW = {"bars": draw_bars, "memory": draw_memory, "stream": draw_stream}
+DRAW = {"beside": draw_beside, "memory": draw_memory, "stream": draw_stream}
 
 
 def save_figure(

@@ -20,7 +20,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
 }
 """Heading and format of all that is said of a model."""
 
-Picture = Literal["bars", "memory", "stream"]
+Picture = Literal["beside", "memory", "stream"]
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Table:
     """Its models."""
     columns: tuple[str, ...] = ("live", "peak_gb", "milliseconds")
     """What else is shown of each."""
-    picture: Picture = "bars"
-    """How it is drawn: bars beside the paper's, performance against memory size, or the loss along
-    the validation stream."""
+    picture: Picture = "beside"
+    """How it is drawn: beside the paper's numbers, performance against memory size, or the loss
+    along the validation text."""
     remark: str = ""
     """What one has to know to compare the two."""

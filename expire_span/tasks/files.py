@@ -53,8 +53,9 @@ class Source:
             return found
         if path and place.is_dir():  # perhaps the folder itself is the data set
             return place
+        names = ", ".join(self.names)
         raise FileNotFoundError(
-            f"There is no {self.name} in {place} (looked for {', '.join(self.names)}, packed or not): "
+            f"There is no {self.name} in {place} (looked for {names}, packed or not): "
             f"{self.advice}, then name its place by --task.path or EXPIRE_SPAN_DATA."
         )
 
