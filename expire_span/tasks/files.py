@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ARCHIVES = (".zip", ".tar", ".tar.xz", ".tar.gz", ".tgz", ".tar.bz2")
+LISTING = "made.json"
 PACKED = (*ARCHIVES, ".xz")
 BROKEN = (
     EOFError,
@@ -128,14 +129,21 @@ def made_once(
     try:
         make(unfinished)
         (unfinished / LISTING).write_text(json.dumps(_sizes(unfinished)))
-        shutil.rmtree(finished, ignore_errors=True)
-        unfinished.rename(finished)
+        _put(unfinished, finished)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return finished
 
 
-LISTING = "made.json"
+def _put(unfinished: Path, finished: Path) -> None:
+    """Give a folder its name, unless another process was first; a damaged one makes way."""
+    if not _is_whole(finished):
+        shutil.rmtree(finished, ignore_errors=True)
+    try:
+        unfinished.rename(finished)
+    except OSError:
+        if not _is_whole(finished):
+            raise
 
 
 def _sizes(folder: Path) -> dict[str, int]:

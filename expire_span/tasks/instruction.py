@@ -33,7 +33,7 @@ from expire_span.tasks.stream import PieceStream, Split, Steps
 
 STORY = 16  # length of a story in mean distances between an instruction and its execution
 ASIDES_IN_A_ROW = 5  # at most; half as many on average, two to four times in a visit
-MOST_WAITING = 5  # instructions at once; so many names are always left that nothing waits for
+MOST_WAITING = 5  # instructions at once, each about two people; there are more names than that
 PASSERS_BY = 2  # people present who matter to nobody, at most
 
 Telling = Literal["built-in", "light"]

@@ -21,6 +21,7 @@ SOURCE = Source(
     "get characters.json, rooms.json, objects.json and light_utterances.tsv of ParlAI's LIGHT",
 )
 FILES = ("characters.json", "rooms.json", "objects.json", "light_utterances.tsv")
+FEWEST_NAMES = 16  # so that somebody is always left whom nothing waits for
 WORD = re.compile(r"[\w']+|[^\w\s]")
 UNKNOWN = "<unk>"
 OPENING, CLOSING = "“", "”"
@@ -77,10 +78,14 @@ def built_in() -> Lore:
     return Lore(*(tuple(map(words_of, texts)) for texts in (people, rooms, asides)))
 
 
-@lru_cache(maxsize=2)
 def light(path: str) -> Lore:
+    """The lore of LIGHT, found at this path or where the environment says."""
+    return _read(folder_with(FILES, unpacked(SOURCE.find(path), SOURCE), SOURCE))
+
+
+@lru_cache(maxsize=2)
+def _read(folder: Path) -> Lore:
     """Every name once; rooms, personas, objects and utterances as asides."""
-    folder = folder_with(FILES, unpacked(SOURCE.find(path), SOURCE), SOURCE)
     people, rooms, objects = (_entries(folder / name) for name in FILES[:3])
     try:
         lines = (folder / FILES[3]).read_text(encoding="utf-8").splitlines()
@@ -90,14 +95,14 @@ def light(path: str) -> Lore:
             *(text for thing in objects for text in thing["descripton"]),  # LIGHT's own spelling
             *(line.split("\t")[0] for line in lines),
         ]
-        names = [words_of(person["name"]) for person in people]
-        places = [words_of(room["name"]) for room in rooms]
+        names = dict.fromkeys(words_of(person["name"]) for person in people)
+        places = dict.fromkeys(words_of(room["name"]) for room in rooms)
         asides = [words for words in map(words_of, texts) if words]
     except (KeyError, TypeError, UnicodeDecodeError) as error:
         raise SOURCE.broken(folder, f"does not hold LIGHT ({error!r})") from error
-    if not (names and places and asides):
-        raise SOURCE.broken(folder, "has no names, no places or no text")
-    return Lore(tuple(dict.fromkeys(names)), tuple(dict.fromkeys(places)), tuple(asides))
+    if len(names) < FEWEST_NAMES or not (places and asides):
+        raise SOURCE.broken(folder, f"has fewer than {FEWEST_NAMES} names, no places or no text")
+    return Lore(tuple(names), tuple(places), tuple(asides))
 
 
 def _entries(path: Path) -> list[dict]:

@@ -365,6 +365,26 @@ def test_nothing_is_left_of_what_was_made_only_in_part(tmp_path: Path, own_cache
     assert (folder / "part").read_text() == "whole"
 
 
+def test_two_processes_may_make_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "some"
+    path.write_text("x")
+    folders = []
+
+    def make(folder: Path, text: str = "whole") -> None:
+        (folder / "part").write_text(text)
+
+    def slower(folder: Path) -> None:
+        other = folder.with_name(f"{folder.name}-other")  # as if another process were at it too
+        folder.rename(other)
+        folders.append(made_once("thing", [path], make))
+        other.rename(folder)
+        make(folder, "later")
+
+    folders.append(made_once("thing", [path], slower))
+    assert folders[0] == folders[1]
+    assert (folders[0] / "part").read_text() == "whole"  # the first one stays
+
+
 def test_the_cache_is_in_the_home_folder_unless_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EXPIRE_SPAN_CACHE")
     assert files.cache_folder() == Path(os.path.expanduser("~/.cache/expire-span"))

@@ -169,7 +169,8 @@ def test_light_is_found_in_an_archive_and_in_the_data_folder(
     [
         ("rooms.json", "[{", r"rooms\.json is cut off or damaged .*: get characters\.json"),
         ("rooms.json", "{}", r"rooms\.json is not a list of entries: get"),
-        ("rooms.json", "[]", "has no names, no places or no text: get"),
+        ("rooms.json", "[]", "has fewer than 16 names, no places or no text: get"),
+        ("characters.json", "[]", "has fewer than 16 names, no places or no text: get"),
         ("objects.json", '[{"name": 3}]', r"does not hold LIGHT \(KeyError\('descripton'\)\): get"),
         ("characters.json", None, r"does not hold LIGHT \(it has no characters\.json.*\): get"),
     ],
