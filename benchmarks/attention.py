@@ -38,6 +38,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
 
+from expire_span.model.ops.dropout import odd_words
 from expire_span.model.ops.ramp import NEVER, steps_seen
 from expire_span.model.ops.span_attention import KeySet, Visibility, fused, reference
 
@@ -211,8 +212,8 @@ def one_row(queries: Tensor, keys: KeySet, row: int) -> tuple[slice, Tensor, Key
 def kept(case: Case, queries: Tensor, keys: KeySet, row: int, where: slice) -> Tensor:
     """What dropout keeps of one row after `manual_seed(SEED)`, [1, H, T, N]."""
     torch.manual_seed(SEED)
-    words = fused._words(queries, BATCH, HEADS, LENGTH)
-    key_words = fused._words(queries, keys.keys.shape[:-2].numel())
+    words = odd_words(BATCH, HEADS, LENGTH, device=queries.device)
+    key_words = odd_words(keys.keys.shape[:-2].numel(), device=queries.device)
     if not keys.seen.packed:
         where = slice(row * keys.keys.shape[1], (row + 1) * keys.keys.shape[1])
     return fused.keep_mask(words[row : row + 1], key_words[where].contiguous(), case.dropout)

@@ -137,6 +137,11 @@ def measure(
     trainer: Trainer, args: argparse.Namespace, case: Case, errors: tuple[float, float]
 ) -> Result:
     """Fill memory, then time steps."""
+    if trainer.replay is not None:
+        trainer.replay.forget()
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
     set_spans(trainer.model, f"fixed:{case.span}", case.max_span)
     trainer.memories = (trainer.model.start(args.batch),)
     for _ in range(-(-(case.span + RAMP) // BLOCK) + 4):

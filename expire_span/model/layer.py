@@ -3,8 +3,10 @@
 Shapes: B rows, T steps of the block, D model width, P position rows, E head width.
 """
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +14,8 @@ from torch import Tensor, nn
 
 from expire_span.model.attention import SpanSelfAttention
 from expire_span.model.config import TransformerConfig
-from expire_span.model.memory import Deadlines, Kept, LayerMemory, Window
+from expire_span.model.memory import Deadlines, Kept, LayerMemory, StateSet, Window
+from expire_span.model.ops.dropout import is_kept, odd_words
 from expire_span.model.ops.span_attention import AUTOMATIC
 
 
@@ -24,8 +27,32 @@ class LayerStep:
     kept: Kept
     penalty: Tensor  # scalar, weighted
     deadlines: Deadlines
-    live: Tensor  # scalar
-    spans: Tensor  # any shape
+    spans: Tensor  # any shape, without gradient
+    stats: Tensor  # [4], without gradient: live, held, mean and longest span (see `MemoryStats`)
+
+
+class DroppedRelu(torch.autograd.Function):
+    """ReLU and dropout, of which only the result is kept for the backward.
+
+    That says it all: what is above zero there was neither negative nor dropped.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, dropout: float) -> Tensor:
+        """[..., D] -> [..., D]"""
+        rows, columns = states.shape[:-1], states.shape[-1]
+        words = odd_words(*rows, 1, device=states.device)
+        kept = is_kept(words, odd_words(columns, device=states.device), dropout)
+        out = torch.where(kept, F.relu(states) / (1 - dropout), 0)
+        ctx.save_for_backward(out)
+        ctx.dropout = dropout
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """[..., D] -> [..., D]"""
+        (out,) = ctx.saved_tensors
+        return torch.where(out <= 0, 0, grad / (1 - ctx.dropout)), None
 
 
 class FeedForward(nn.Module):
@@ -39,8 +66,10 @@ class FeedForward(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """[..., D] -> [..., D]"""
-        hidden = F.dropout(F.relu(self.inner(states)), self.dropout, self.training)
-        return self.outer(hidden)
+        hidden = self.inner(states)
+        if self.training and self.dropout:
+            return self.outer(DroppedRelu.apply(hidden, self.dropout))
+        return self.outer(F.relu(hidden))
 
 
 class Layer(nn.Module):
@@ -75,7 +104,7 @@ class Layer(nn.Module):
             dropped: the layer passes its input on and pays no penalty, yet its memory is still
                 written and still expires.
         """
-        sets = self.keeper.read(memory, states, window)
+        sets = self.keeper.read(memory, _as_computed(states), window)
         with torch.no_grad() if dropped else nullcontext():
             readable = [self._readable(one.states) for one in sets]
             deadlines = self.keeper.deadlines(sets, readable)
@@ -83,18 +112,36 @@ class Layer(nn.Module):
         if not dropped:
             present = readable[0][:, -window.length :]
             attended = self.attention(present, sets, readable, deadlines, positions, impl)
+        kept = self.keeper.keep(sets, deadlines, window)
+        spans = self.keeper.spans(sets, deadlines, window).detach().float()
         return LayerStep(
             states=states if dropped else self._after_attention(states, attended),
-            kept=self.keeper.keep(sets, deadlines, window),
+            kept=kept,
             penalty=torch.zeros_like(penalty) if dropped else penalty,
             deadlines=deadlines,
-            live=self.keeper.live(sets, deadlines, window),
-            spans=self.keeper.spans(sets, deadlines, window).detach(),
+            spans=spans,
+            stats=self._stats(kept, sets, deadlines, window, spans),
         )
+
+    @torch.no_grad()
+    def _stats(
+        self,
+        kept: Kept,
+        sets: Sequence[StateSet],
+        deadlines: Deadlines,
+        window: Window,
+        spans: Tensor,
+    ) -> Tensor:
+        live = self.keeper.live(sets, deadlines, window)
+        held = kept.held()
+        if not isinstance(held, Tensor):
+            held = live.new_full((), held)
+        return torch.stack([live, held.to(live.dtype), spans.mean(), spans.max()])
 
     def _readable(self, states: Tensor) -> Tensor:
         """States as queries, keys, values and the span predictor see them."""
-        return self.attention_norm(states) if self.pre_norm else states
+        norm = self.attention_norm
+        return norm(states.to(norm.weight.dtype)) if self.pre_norm else states
 
     def _after_attention(self, states: Tensor, attended: Tensor) -> Tensor:
         """The rest of the layer: [B, T, D] and what attention gave, [B, T, D] -> [B, T, D]."""
@@ -103,3 +150,14 @@ class Layer(nn.Module):
             return states + self.feedforward(self.feedforward_norm(states))
         states = self.attention_norm(states)
         return self.feedforward_norm(states + self.feedforward(states))
+
+
+def _as_computed(states: Tensor) -> Tensor:
+    """States as they are remembered: in the type that keys and values are computed in.
+
+    Spans are predicted from these too, so that a state gets the same one in every block.
+    """
+    device = states.device.type
+    if not torch.is_autocast_enabled(device):
+        return states
+    return states.to(torch.get_autocast_dtype(device))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from expire_span.model.adaptive_softmax import AdaptiveHead, AdaptiveInput
 from expire_span.model.config import TransformerConfig
 from expire_span.model.layer import Layer, LayerStep
-from expire_span.model.memory import Deadlines, LayerMemory, Memory, Window, settle_all
+from expire_span.model.memory import Deadlines, Memory, Settling, Window
 from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.span_attention import choose
 from expire_span.model.ports import SequenceHead, TokenHead, TokenInput
@@ -49,8 +49,6 @@ class Step:
 
     hidden: Tensor
     """Final states [B, T, D], from which predictions are made."""
-    memory: Memory
-    """What is remembered, for the next call."""
     penalty: Tensor
     """Weighted price of memory, a scalar to add to the loss; zero for policies without one."""
     stats: MemoryStats
@@ -61,6 +59,18 @@ class Step:
     """For each layer, the spans given to the states of this call, in any shape."""
     head: Callable[[Tensor], Tensor]
     """The model's outgoing end."""
+    settling: Settling
+    """What each layer keeps; of some, the device has yet to say how much that is."""
+    frame: Memory
+    """The next memory without its layers."""
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What is remembered, for the next call.
+
+        On a GPU, ask for it after the backward: then the host need not wait for the device.
+        """
+        return replace(self.frame, layers=self.settling.finish())
 
     @cached_property
     def logits(self) -> Tensor:
@@ -169,20 +179,23 @@ class Transformer(nn.Module):
         for layer, layer_memory, skip in zip(self.layers, memory.layers, dropped, strict=True):
             steps.append(layer(states, layer_memory, window, self.positions, impl, dropped=skip))
             states = steps[-1].states
-        kept = settle_all([step.kept for step in steps])
+        settling = Settling.of([step.kept for step in steps])
+        # A graph that is being captured has nothing to send yet: whoever replays it does that.
+        capturing = states.is_cuda and torch.cuda.is_current_stream_capturing()
         return Step(
             hidden=self._at_edge(self.final_norm(states)),
-            memory=replace(
-                memory,
-                layers=kept,
-                origin=window.next_origin(),
-                clock=memory.clock + window.length,
-            ),
             penalty=torch.stack([step.penalty for step in steps]).sum(),
-            stats=_stats(steps, kept),
+            stats=MemoryStats(*torch.stack([step.stats for step in steps], dim=1).unbind()),
             deadlines=tuple(step.deadlines for step in steps),
             spans=tuple(step.spans for step in steps),
             head=self.head,
+            settling=settling if capturing else settling.begin(),
+            frame=replace(
+                memory,
+                layers=(),
+                origin=window.next_origin(),
+                clock=memory.clock + window.length,
+            ),
         )
 
     def stack(self) -> list[Layer]:
@@ -197,6 +210,15 @@ class Transformer(nn.Module):
                 f"{type(self.head).__name__}."
             )
         return self.head
+
+    def rolls_dice(self) -> bool:
+        """Whether what a training step computes depends on numbers that only the host has.
+
+        These are draws that are made there, and how many tokens of an adaptive vocabulary are in
+        each band, which it asks for.
+        """
+        adaptive = self.config.shortlist is not None
+        return adaptive or self.config.layer_drop > 0 or self.config.memory.draws_limits()
 
     def compile_layers(self) -> None:
         """Compile the layers, each as one graph; all of them share a few, however memory grows.
@@ -312,14 +334,3 @@ class Transformer(nn.Module):
             for linear in last_projections:
                 for parameter in linear.parameters():
                     parameter.div_((2 * self.config.layers) ** 0.5)
-
-
-def _stats(steps: list[LayerStep], kept: tuple[LayerMemory, ...]) -> MemoryStats:
-    with torch.no_grad():
-        live = torch.stack([step.live for step in steps]).detach()
-        return MemoryStats(
-            live=live,
-            held=torch.stack([live.new_full((), memory.held()) for memory in kept]),
-            mean_span=torch.stack([step.spans.float().mean() for step in steps]),
-            max_span=torch.stack([step.spans.float().max() for step in steps]),
-        )

@@ -53,9 +53,16 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        # A copy to the host must not be left under way: it could be read before it has arrived.
-        under_way = torch.device(device).type != "cpu"
-        return self.map(lambda field: field.to(device, non_blocking=under_way))
+        # Only copies out of pinned memory go on while the host does something else. A copy to the
+        # host must not: it could be read before it has arrived.
+        to_gpu = torch.device(device).type == "cuda"
+
+        def moved(field: Tensor) -> Tensor:
+            if to_gpu and not field.is_cuda:
+                return field.pin_memory().to(device, non_blocking=True)
+            return field.to(device)
+
+        return self.map(moved)
 
     def split(self, rows: int) -> list["Batch"]:
         """The same batch in parts of so many rows."""

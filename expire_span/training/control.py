@@ -31,7 +31,7 @@ from expire_span.model.memory import MemoryPolicy
 from expire_span.training.schedule import PenaltySchedule
 
 GAIN = 4.0
-INTEGRAL = 200.0  # steps in which an error of 1 adds 1 to the sum
+INTEGRAL = 30.0  # steps in which an error of 1 adds 1 to the sum
 SMOOTHING = 20.0  # steps, of live memory
 PACE = 100.0  # steps, of the change of the error
 NEAR = 0.25  # the error below which every step counts
@@ -63,8 +63,10 @@ class PenaltyControl:
                 f"with, but {type(memory).__name__} has none: set model.memory.penalty."
             )
 
-    def weight(self, step: int, metric: float | None, higher_is_better: bool) -> float | Tensor:
+    def weight(self, step: int, metric: float | None, higher_is_better: bool) -> Tensor:
         """What multiplies the penalty in update `step`, which may be the first to have one.
+
+        A scalar on the device.
 
         Args:
             step: updates made so far.
@@ -75,7 +77,7 @@ class PenaltyControl:
             self.opened = step
         factor = self._schedule.factor(step, self.opened)
         if self._schedule.target_live is None:
-            return factor
+            return torch.full((), factor, device=self._state.device)
         return factor * torch.sinh(self._state[0]).float()
 
     def observe(self, step: int, live: Tensor) -> None:

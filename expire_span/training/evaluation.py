@@ -6,7 +6,8 @@ A long evaluation can be stopped and gone on with: where it stands is a checkpoi
 import hashlib
 import shutil
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,9 @@ class Evaluation:
 
     @torch.no_grad()
     def advance(self) -> None:
-        """Read one block."""
+        """Read one block; the model is in evaluation mode."""
         device = self.model.positions.device
         head = self.model.sequence_head()
-        was_training = self.model.training
-        self.model.eval()
         read = self.stream.read(self.model.config.block).to(device)
         with autocast(device, self._precision):
             step = self.model(read.inputs, self._memory, starts=read.starts, limit=self._limit)
@@ -93,7 +92,6 @@ class Evaluation:
         self._score.update(read, nll, predictions)
         self._means.add(**vars(step.stats))
         self.done += 1
-        self.model.train(was_training)
 
     def result(self) -> dict[str, float]:
         """The task's metrics and the memory used, of all ranks."""
@@ -124,13 +122,12 @@ class Evaluation:
             disable=not progress,
             leave=False,
         )
-        with bar:
+        with bar, _evaluating(self.model):
             while self.done < self.total:
                 self.advance()
                 bar.update()
                 if self.ranks.alone or self.done % BLOCKS_BETWEEN_TALKS == 0:
-                    stop = interruption is not None and interruption.wanted
-                    stop = self.ranks.any(stop)
+                    stop = self.ranks.any(interruption is not None and interruption.wanted)
                     if bookmark is not None:
                         bookmark.keep(self, now=stop)
                     if stop:
@@ -157,6 +154,17 @@ class Evaluation:
         self.stream.restore(saved.values["stream"])
         self._score.restore(saved.values["score"])
         self.done = saved.values["done"]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, then as it was."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 class Bookmark:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from expire_span.model.memory import Memory
+from expire_span.model.transformer import MemoryStats
 from expire_span.training.distributed import Ranks
 
 
@@ -53,6 +54,8 @@ class Evidence:
     """Rows of this rank."""
     nll: Tensor
     """Losses that count, [B, T]."""
+    stats: MemoryStats
+    """How much was remembered."""
     penalty: Tensor
     """Price of memory, a scalar."""
     norms: Tensor
@@ -79,7 +82,7 @@ class Evidence:
             row, time = bad[0].tolist()
             return 1, (
                 f"the loss is {self.nll[row, time].item()} in row {self.rows[row]} at position "
-                f"{self.position + time}, {_origin(memories)}"
+                f"{self.position + time}, {_origin(self.stats, memories)}"
             )
         if not torch.isfinite(self.penalty):
             return 2, f"the penalty on memory is {self.penalty.item()} ({where})"
@@ -122,12 +125,17 @@ class Guard:
             raise NotFinite(f"Step {evidence.step} was stopped before its update: {what}.")
 
 
-def _origin(memories: Sequence[Memory]) -> str:
-    """In which layer it began: a layer's memory holds what the layer was given."""
-    count = len(memories[0].layers)
+def _origin(stats: MemoryStats, memories: Sequence[Memory]) -> str:
+    """In which layer it began.
+
+    Spans are predicted from what a layer was given, and so is its memory made. (Where no spans are
+    predicted and blocks are replayed, the memory is already that of the next block, and the layer
+    may be one too late.)
+    """
+    count = len(stats.mean_span)
     for n in range(count):
-        given = [t for m in memories for t in m.layers[n].tensors().values()]
-        if not all(torch.isfinite(t).all() for t in given if t.is_floating_point()):
+        memory = [t for each in memories for t in each.layers[n].tensors().values()]
+        if not all(torch.isfinite(t).all() for t in (stats.mean_span[n], *memory)):
             return "first in the input of layer 0" if n == 0 else f"first seen behind layer {n - 1}"
     return f"first seen behind layer {count - 1}, the last"
 

@@ -3,7 +3,7 @@
 Shapes: P parameters that have a gradient.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -51,6 +51,33 @@ def apply_gradients(
     optimizer.found_inf = unsound  # type: ignore[attr-defined]
     optimizer.step()
     optimizer.zero_grad()
+
+
+class GradientSums:
+    """Adds up the gradients of several parts of a block.
+
+    They are taken away from the parameters after each part: a replayed one must find none, and
+    writes its own where the part before it did.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]):
+        self._parameters = parameters
+        self._sums: dict[nn.Parameter, Tensor] = {}
+
+    def take(self) -> None:
+        """Add what the parameters have, and leave them without."""
+        for parameter in self._parameters:
+            if parameter.grad is not None and parameter in self._sums:
+                self._sums[parameter] += parameter.grad
+            elif parameter.grad is not None:
+                self._sums[parameter] = parameter.grad.clone()
+            parameter.grad = None
+
+    def give(self) -> None:
+        """Give the sums to the parameters, and begin anew."""
+        for parameter, total in self._sums.items():
+            parameter.grad = total
+        self._sums = {}
 
 
 def set_rates(optimizer: torch.optim.Optimizer, rate: float) -> None:

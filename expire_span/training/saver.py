@@ -33,8 +33,12 @@ class Saver:
 
     def look(self) -> None:
         """Raise OSError if the last save has failed; waits for nothing."""
-        if self._under_way is not None and self._under_way.done():
+        if not self.busy():
             self.wait()
+
+    def busy(self) -> bool:
+        """Whether something is still being written."""
+        return self._under_way is not None and not self._under_way.done()
 
     def wait(self) -> None:
         """Until everything is on the disk."""

@@ -29,7 +29,7 @@ class SpanGradients:
     from_penalty: Sequence[Tensor]
 
     @classmethod
-    def watch(cls, step: Step, weight: float | Tensor) -> "SpanGradients | None":
+    def watch(cls, step: Step, weight: Tensor) -> "SpanGradients | None":
         """None where the penalty does not act through deadlines, or has no weight."""
         deadlines = [
             deadline

@@ -7,7 +7,6 @@ Shapes: B rows of this rank, T steps of a block.
 """
 
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -31,6 +30,7 @@ from expire_span.training.metrics import (
     span_histogram,
 )
 from expire_span.training.optim import (
+    GradientSums,
     apply_gradients,
     build_optimizer,
     gradient_norms,
@@ -39,26 +39,13 @@ from expire_span.training.optim import (
     set_rates,
 )
 from expire_span.training.records import differences, to_record
+from expire_span.training.replay import Pass, Replay
 from expire_span.training.sources import SourceFiles
 from expire_span.training.spans import SpanGradients
 
 # Settings that say how a run is watched and where things are, not what its next update is. (How
 # often it is logged is not one: the penalty may wait for a logged metric.)
 FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation.", "tracker", "task.path")
-
-
-@dataclass(frozen=True)
-class Pass:
-    """What one part of a block came to, its gradients already added to the weights'."""
-
-    loss: Tensor  # this part's share in the loss
-    penalty: Tensor
-    nll: Tensor  # [B, T], zero where nothing is scored
-    predictions: Tensor | None  # [B, T]
-    memory: Memory
-    stats: MemoryStats
-    spans: tuple[Tensor, ...]
-    task_share: Tensor | None
 
 
 class Trainer:
@@ -80,7 +67,11 @@ class Trainer:
         if experiment.compile and self.device.type == "cuda":
             torch.compiler.reset()  # graphs of earlier models count against a limit for all
             self.model.compile_layers()
+        self.replay: Replay | None = None
+        if experiment.compile and self.device.type == "cuda" and not self.model.rolls_dice():
+            self.replay = Replay(self.model, self._read)
         torch.manual_seed(_mixed(experiment.seed, ranks.rank))  # but dropout of its own
+        self._parameters = list(self.model.named_parameters())
         self.optimizer = build_optimizer(self.model, experiment.optimizer)
         self.stream = experiment.task.stream("train", experiment.batch, experiment.seed)
         self.stream.only(self.rows)
@@ -107,14 +98,13 @@ class Trainer:
         position = self.stream.steps_read
         batch = self.stream.read(self.experiment.model.block).to(self.device)
         scored = self.ranks.add_up(batch.scored.sum()).clamp(min=1)
-        weight = self._penalty_weight()
         self.model.train()
-        parts = list(zip(batch.split(self._part), self.memories, strict=True))
-        passes = [self._learn(*part, scored, weight, watch_spans) for part in parts]
-        self._apply(passes, position, stop)
-        self.memories = tuple(each.memory for each in passes)
+        passes = self._learn(batch, scored, watch_spans)
+        nll = torch.cat([each.nll for each in passes])
+        self._apply(passes, nll, position, stop)
+        self.memories = tuple(each.memory() for each in passes)
         self.step += 1
-        self._note(batch, passes)
+        self._note(batch, passes, nll)
 
     def report(self) -> Metrics:
         """Metrics since the last report, of all ranks; then begin to count anew."""
@@ -146,54 +136,81 @@ class Trainer:
         self._restore_shared(saved.shared)
         self._restore_own(saved.own)
 
-    def _learn(
+    def _learn(self, batch: Batch, scored: Tensor, watch_spans: bool) -> list[Pass]:
+        """Read the block part by part, leaving its gradients.
+
+        Args:
+            batch: all rows of this rank.
+            scored: positions that count, of all ranks.
+            watch_spans: whether to tell apart what pulls at spans.
+        """
+        # A penalty is a mean over rows, and every part of every rank has equally many.
+        weight = self._penalty_weight() / (len(self.memories) * self.ranks.count)
+        parts = list(zip(batch.split(self._part), self.memories, strict=True))
+        if len(parts) == 1:
+            return [self._learn_part(*parts[0], scored, weight, watch_spans)]
+        sums, passes = GradientSums([p for _, p in self._parameters]), []
+        for part in parts:
+            passes.append(self._learn_part(*part, scored, weight, watch_spans).kept())
+            sums.take()
+        sums.give()
+        return passes
+
+    def _learn_part(
+        self, batch: Batch, memory: Memory, scored: Tensor, weight: Tensor, watch_spans: bool
+    ) -> Pass:
+        if self.replay is not None and not watch_spans:
+            return self.replay(batch, memory, scored, weight)
+        # Gradients on single deadlines cannot be had from a compiled layer.
+        eager = torch.compiler.set_stance("force_eager") if watch_spans else nullcontext()
+        with eager:
+            done = self._read(batch, memory, scored, weight, watch_spans)
+        done.objective.backward()
+        return done
+
+    def _read(
         self,
         batch: Batch,
         memory: Memory,
         scored: Tensor,
-        weight: float | Tensor,
-        watch_spans: bool,
+        weight: Tensor,
+        watch_spans: bool = False,
     ) -> Pass:
-        """Read some rows of the block, and add their share to the gradients.
-
-        Args:
-            batch: these rows.
-            memory: what is remembered of them.
-            scored: positions that count, of all rows and ranks.
-            weight: of the penalty.
-            watch_spans: whether to tell apart what pulls at spans.
-        """
+        """Some rows of the block; what is to be done about gradients is left to the caller."""
         head = self.model.sequence_head()
-        # Gradients on single deadlines cannot be had from a compiled layer.
-        eager = torch.compiler.set_stance("force_eager") if watch_spans else nullcontext()
-        with autocast(self.device, self.experiment.precision), eager:
+        with autocast(self.device, self.experiment.precision):
             step = self.model(
                 batch.inputs, memory, starts=batch.starts, generator=self.memory_draws()
             )
             nll = torch.where(batch.scored, head.nll(step.hidden, batch.targets), 0)
+            with torch.no_grad():
+                predictions = head.predict(step.hidden) if self.score.needs_predictions else None
         loss = nll.sum() / scored
-        # A penalty is a mean over rows, and every part of every rank has equally many.
-        share = weight / (len(self.memories) * self.ranks.count)
-        gradients = SpanGradients.watch(step, share) if watch_spans else None
-        (loss + share * step.penalty).backward()
-        with torch.no_grad():
-            predictions = head.predict(step.hidden) if self.score.needs_predictions else None
         return Pass(
+            objective=loss + weight * step.penalty,
             loss=loss.detach(),
             penalty=step.penalty.detach(),
             nll=nll.detach(),
             predictions=predictions,
-            memory=step.memory.detach(),
             stats=step.stats,
             spans=step.spans,
-            task_share=None if gradients is None else gradients.task_share(),
+            settling=step.settling,
+            frame=step.frame,
+            pull=SpanGradients.watch(step, weight) if watch_spans else None,
         )
 
-    def _apply(self, passes: list[Pass], position: int, stop: bool) -> None:
-        """Add up the gradients of all ranks and update the weights, if all is finite."""
+    def _apply(self, passes: list[Pass], nll: Tensor, position: int, stop: bool) -> None:
+        """Add up the gradients of all ranks and update the weights, if all is finite.
+
+        Args:
+            passes: the parts of the block.
+            nll: their losses, [B, T].
+            position: where in the stream the block began.
+            stop: whether this rank has been asked to stop.
+        """
         self.guard.look(self.memories)  # at the step before, which left these
         config = self.experiment.optimizer
-        named = [(n, p) for n, p in self.model.named_parameters() if p.grad is not None]
+        named = [(name, p) for name, p in self._parameters if p.grad is not None]
         loss = torch.stack([each.loss for each in passes]).sum()
         live = torch.stack([each.stats.live.mean() for each in passes]).mean() / self.ranks.count
         mine = torch.stack([loss, live, torch.full_like(loss, stop)])
@@ -213,23 +230,23 @@ class Trainer:
             step=self.step + 1,
             position=position,
             rows=self.rows,
-            nll=torch.cat([each.nll for each in passes]),
+            nll=nll,
+            stats=combine([each.stats for each in passes]),
             penalty=torch.stack([each.penalty for each in passes]).sum(),
             norms=norms,
             names=[name for name, _ in named],
         )
         self.guard.note(torch.stack([unsound, wanted]), evidence)
 
-    def _note(self, batch: Batch, passes: list[Pass]) -> None:
+    def _note(self, batch: Batch, passes: list[Pass], nll: Tensor) -> None:
         """Keep what the next report will tell of."""
         guesses = [each.predictions for each in passes if each.predictions is not None]
-        nll = torch.cat([each.nll for each in passes])
         self.score.update(batch, nll, torch.cat(guesses) if guesses else None)
         self.means.add(
             penalty=torch.stack([each.penalty for each in passes]).mean(),
             **vars(combine([each.stats for each in passes])),
         )
-        shares = [each.task_share for each in passes if each.task_share is not None]
+        shares = [each.pull.task_share() for each in passes if each.pull is not None]
         if shares:
             self.means.add(task_share_of_span_gradient=torch.stack(shares).mean())
         self.latest = passes
@@ -245,7 +262,7 @@ class Trainer:
         by_layer = {f"layer_{n}": row.tolist() for n, row in enumerate(shares)}
         return {HISTOGRAM: {"edges": span_edges(longest), **by_layer}}
 
-    def _penalty_weight(self) -> float | Tensor:
+    def _penalty_weight(self) -> Tensor:
         """What multiplies the penalty in the coming update."""
         return self.control.weight(self.step, self.metric, self.score.higher_is_better)
 

@@ -4,6 +4,7 @@ A model of one post-norm layer remembers its token embeddings, so the span of a 
 its token alone, and what should be kept can be told by plain arithmetic on whole streams.
 """
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -569,17 +570,23 @@ def test_2_12_a_budget_that_is_never_reached_changes_nothing() -> None:
 @torch.no_grad()
 def test_bf16_autocast_keeps_deadlines_in_float32_and_stays_close(norm: str) -> None:
     model = make_model(EXPIRE["expire"], norm=norm).float()
+    rounded = copy.deepcopy(model)  # its first layer is given just what bfloat16 can hold
+    with torch.no_grad():
+        rounded.inputs.embedding.weight.copy_(model.inputs.embedding.weight.bfloat16())
     tokens = random_tokens(2, 40)
-    exact = read(model, tokens)
+    exact = read(rounded, tokens)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         coarse = read(model, tokens)
     for one, other in zip(coarse, exact, strict=True):
         assert {deadline.dtype for layer in one.deadlines for deadline in layer} == {torch.float32}
         assert one.penalty.dtype == torch.float32
-        # The first layer's states are the same, so its spans are, to float32 rounding.
+        # The first layer remembers the same states, so its spans are equal, to float32 rounding.
         for mine, theirs in zip(one.deadlines[0], other.deadlines[0], strict=True):
             assert_same(mine, theirs, tolerance=1e-5)
         assert_same(one.penalty, other.penalty, tolerance=0.05)
+        assert {part.dtype for part in one.memory.layers[0].tensors().values()} == {
+            torch.bfloat16, torch.int64
+        }  # fmt: skip
     assert (hidden_of(coarse).float() - hidden_of(exact)).abs().max() < 0.15
 
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from expire_span.model.ops.dropout import odd_words
 from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.span_attention import KeySet, Visibility, fused, reference
 from expire_span.model.ops.span_attention.fused import fused_attention, keep_mask
@@ -417,11 +418,11 @@ def check_same_bits(size: Size, dtype: torch.dtype = torch.float32) -> None:
 def replayed_mask(size: Size, sets: list[KeySet], dropout: float, seed: int) -> Tensor:
     """What dropout keeps after `manual_seed(seed)`, [B, H, T, N], as the reference orders keys."""
     torch.manual_seed(seed)
-    words = fused._words(sets[0].keys, size.batch, size.heads, size.length)
+    words = odd_words(size.batch, size.heads, size.length, device=sets[0].keys.device)
     masks = []
     for keys in sets:
         count = keys.keys.shape[:-2].numel()
-        keep = keep_mask(words, fused._words(keys.keys, count), dropout)  # [B, H, T, M]
+        keep = keep_mask(words, odd_words(count, device=keys.keys.device), dropout)  # [B, H, T, M]
         if keys.seen.offsets is None:
             ends = range(0, count + 1, count // size.batch)
         else:
@@ -453,7 +454,7 @@ def test_dropout_equals_the_reference_with_the_same_mask(monkeypatch, small_tile
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 def test_dropout_keeps_the_share_it_should_and_without_pattern(dropout):
     torch.manual_seed(1)
-    words = torch.randint(-(2**31), 2**31, (2, 512), dtype=torch.int32, device=DEVICE)
+    words = odd_words(2, 512, device=DEVICE)
     keep = keep_mask(words[0], words[1], dropout).double().cpu()
     spread = (dropout * (1 - dropout) / keep.numel()) ** 0.5
     assert abs(keep.mean() - (1 - dropout)) < 4 * spread

@@ -66,7 +66,7 @@ def test_a_target_is_met_from_either_side_whatever_the_task_would_keep(start, wa
 
 def test_a_long_way_to_the_target_does_not_carry_the_spans_past_it():
     found = drive(control(target_live=100.0), AdamLike(4000.0, 1000.0, pace=0.004), 2000)
-    assert min(found) > 85
+    assert min(found) > 80
     assert found[-1] == pytest.approx(100, rel=0.05)
 
 

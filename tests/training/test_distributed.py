@@ -136,7 +136,7 @@ def test_an_uneven_number_of_rows_is_refused_in_one_sentence(tmp_path):
 
 
 def test_two_ranks_asked_to_stop_do_so_at_the_same_step_and_go_on(tmp_path):
-    experiment = small_experiment(steps=100, save_every=1000, log_every=1)
+    experiment = small_experiment(steps=50, save_every=1000, log_every=1)
     finish(experiment, tmp_path / "whole", ranks=2)
     processes, _begun = start_training(experiment, tmp_path / "run", ranks=2)
     metrics = tmp_path / "run" / "metrics.jsonl"
@@ -147,7 +147,7 @@ def test_two_ranks_asked_to_stop_do_so_at_the_same_step_and_go_on(tmp_path):
         process.join()
         assert process.exitcode == 1  # `Stopped`
     stopped = [last_of(tmp_path / "run", rank, 2) for rank in range(2)]
-    assert 0 < stopped[0].shared.values["step"] < 100
+    assert 0 < stopped[0].shared.values["step"] < 50
     assert (
         stopped[0].own.values["stream"]["steps_read"]
         == (stopped[1].own.values["stream"]["steps_read"])

@@ -228,7 +228,10 @@ def wait_for_line(process: subprocess.Popen, folder: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_a_signal_to_the_command_saves_and_says_how_to_go_on(number, status, tmp_path, capsys):
     run = tmp_path / "run"
     options = "--steps 100000 --batch 2 --log-every 1 --device cpu".split()

@@ -1,14 +1,22 @@
-"""Training on a GPU: the kernel follows the reference, and compiled layers follow eager ones."""
+"""Training on a GPU: kernel as reference, compiled as eager, resumed as never stopped."""
 
+import os
+import signal
 from dataclasses import replace
 
 import pytest
 import torch
 
 from expire_span.experiments.recall import recall
+from expire_span.training import checkpoint as checkpoints
 from expire_span.training.experiment import Experiment
+from expire_span.training.guard import NotFinite
+from expire_span.training.interruption import Stopped
+from expire_span.training.loop import train
+from expire_span.training.schedule import PenaltySchedule
 from expire_span.training.trainer import Trainer
-from small_runs import small_experiment
+from policies import CASES
+from small_runs import MEMORIES, last_of, same_checkpoints, small_experiment
 
 pytestmark = [
     pytest.mark.gpu,
@@ -17,13 +25,86 @@ pytestmark = [
 ]
 
 
-def losses(experiment: Experiment, steps: int) -> torch.Tensor:
+def losses(experiment: Experiment, steps: int, replayed: bool = True) -> torch.Tensor:
     trainer = Trainer(replace(experiment, device="cuda"))
+    if not replayed:
+        trainer.replay = None
     found = []
     for _ in range(steps):
         trainer.update()
         found.append(trainer.means.take()["loss"])
     return torch.stack(found)
+
+
+def on_gpu(**changes: object) -> Experiment:
+    """Small, with the deterministic kernel and every random draw."""
+    experiment = small_experiment(**{"precision": "bfloat16", "compile": False, **changes})
+    wide = replace(experiment.model, width=32, attention="fused", dropout=0.2)
+    return replace(experiment, model=wide, device="cuda")
+
+
+@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("stop", [1, 7])
+def test_resume_equals_no_stop_bit_for_bit(memory, accumulate, stop, tmp_path):
+    penalty = PenaltySchedule(delay=2, warmup=4)
+    if getattr(memory, "penalty", 0):
+        penalty = replace(penalty, target_live=9.0)
+    experiment = on_gpu(memory=memory, accumulate=accumulate, penalty=penalty)
+    unbroken = Trainer(experiment)
+    advance(unbroken, 12)
+    broken = Trainer(experiment)
+    advance(broken, stop)
+    path = checkpoints.save(broken.checkpoint().on_host(), tmp_path, stop)
+    torch.manual_seed(99)  # another process would not have this one's random state
+    resumed = Trainer(experiment)
+    resumed.restore(checkpoints.load(path))
+    advance(resumed, 12)
+    ends = [trainer.checkpoint().on_host() for trainer in (unbroken, resumed)]
+    assert same_checkpoints(*ends)
+
+
+def advance(trainer: Trainer, steps: int) -> None:
+    while trainer.step < steps:
+        trainer.update(watch_spans=trainer.step % 3 == 0)
+        if trainer.step % 5 == 0:
+            trainer.report()
+
+
+def test_a_run_stopped_by_sigterm_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
+    """With compiled layers, in the background saver's hands, through an evaluation."""
+    experiment = replace(on_gpu(compile=True), save_every=100)
+    whole = train(experiment, tmp_path / "whole", progress=False)
+    update = Trainer.update
+
+    def interrupted(trainer: Trainer, **settings: bool) -> None:
+        if trainer.step == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+        update(trainer, **settings)
+
+    monkeypatch.setattr(Trainer, "update", interrupted)
+    with pytest.raises(Stopped):
+        train(experiment, tmp_path / "run", progress=False)
+    monkeypatch.undo()
+    assert train(experiment, tmp_path / "run", resume=True, progress=False) == whole
+    assert same_checkpoints(last_of(tmp_path / "whole"), last_of(tmp_path / "run"))
+
+
+def test_what_is_not_finite_never_reaches_the_weights():
+    """The flag is read one step late; the device has refused the update by then."""
+    trainer = Trainer(on_gpu(memory=MEMORIES["fixed"]))
+    advance(trainer, 3)
+    weights = [p.detach().clone() for p in trainer.model.parameters()]
+    weight = trainer.model.stack()[1].feedforward.outer.weight
+    handle = weight.register_hook(lambda gradient: gradient * torch.nan)
+    trainer.update()
+    handle.remove()
+    with pytest.raises(
+        NotFinite, match=r"Step 4 .* gradient of layers\.1\.feedforward\.outer\.weight"
+    ):
+        trainer.update()
+    pairs = zip(weights, trainer.model.parameters(), strict=True)
+    assert all(torch.equal(before, after) for before, after in pairs)
 
 
 def with_attention(experiment: Experiment, attention: str) -> Experiment:
@@ -52,3 +133,12 @@ def test_the_same_seed_gives_the_same_bits_on_a_gpu():
     wide = replace(experiment.model, width=32, attention="fused", dropout=0.2)
     runs = [losses(replace(experiment, model=wide), 12) for _ in range(2)]
     assert torch.equal(runs[0], runs[1])
+
+
+@pytest.mark.parametrize("memory", ["expire-budget", "fixed-over-block", "adaptive", "compressive"])
+def test_replayed_steps_equal_launched_ones_bit_for_bit(memory):
+    case = CASES[memory]
+    experiment = small_experiment(memory=case.memory, precision="bfloat16")
+    model = replace(experiment.model, width=32, block=case.block, attention="fused", layer_drop=0.0)
+    experiment = replace(experiment, model=model)
+    assert torch.equal(losses(experiment, 40), losses(experiment, 40, replayed=False))

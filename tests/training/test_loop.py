@@ -17,7 +17,6 @@ from expire_span.training.evaluation import evaluate
 from expire_span.training.experiment import EvaluationConfig
 from expire_span.training.folder import load_run
 from expire_span.training.loop import train
-from expire_span.training.metrics import Means
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.training.spans import SpanGradients
 from expire_span.training.trainer import Trainer
@@ -124,16 +123,6 @@ def test_a_run_whose_spans_collapse_is_warned_of(tmp_path):
     optimizer = replace(experiment.optimizer, span_rate=30.0, clip=None)
     with pytest.warns(UserWarning, match="all spans have collapsed"):
         train(replace(experiment, optimizer=optimizer), tmp_path, progress=False)
-
-
-def test_means_are_means():
-    means = Means()
-    means.add(loss=torch.tensor(1.0), live=torch.tensor([2.0, 4.0]))
-    means.add(loss=torch.tensor(2.0))
-    taken = means.take()
-    assert taken["loss"].item() == 1.5
-    assert taken["live"].tolist() == [2.0, 4.0]
-    assert means.take() == {}
 
 
 def test_metrics_are_written_line_by_line(tmp_path):

@@ -9,8 +9,8 @@ from expire_span.model.memory.base import (
     Kept,
     LayerMemory,
     MemoryPolicy,
+    Settling,
     StateSet,
-    settle_all,
 )
 from expire_span.model.memory.compressive import Compressive
 from expire_span.model.memory.expire_span import ExpireSpan
@@ -31,9 +31,9 @@ __all__ = [
     "LayerMemory",
     "Memory",
     "MemoryPolicy",
+    "Settling",
     "StateSet",
     "Window",
-    "settle_all",
 ]
 
 AnyMemory = ExpireSpan | FixedSpan | AdaptiveSpan | Compressive

@@ -20,6 +20,7 @@ from expire_span.model.memory.base import (
     not_negative,
     positive,
 )
+from expire_span.model.memory.packed import room
 from expire_span.model.memory.recent import RecentMemory, last_states, recent_states
 from expire_span.model.memory.state import State
 from expire_span.model.memory.window import Window
@@ -64,6 +65,10 @@ class ShrinkingMemory(State):
         """How many of the last states are needed."""
         return self.needed
 
+    def held(self) -> Tensor:
+        """As many, if there are so many."""
+        return self.needed.clamp(max=self.states.shape[1])
+
     def settle(self, number: int) -> RecentMemory:
         """The memory with that many."""
         return RecentMemory(last_states(self.states, number))
@@ -98,8 +103,8 @@ class AdaptiveSpanKeeper(Keeper):
     ) -> "ShrinkingMemory":
         """As many of the last states as the head that looks furthest can see."""
         furthest = torch.ceil(self.ratio.detach().double().max() * self.max_span + self.ramp)
-        states = last_states(sets[0].states, self.max_span)
-        return ShrinkingMemory(states, furthest.long())
+        states, past = sets[0].states, sets[0].states.shape[1] - window.length
+        return ShrinkingMemory(last_states(states, self.max_span), room(furthest.long(), past))
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
         """z L of each head."""

@@ -11,7 +11,7 @@ Shapes
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import torch
@@ -47,22 +47,63 @@ class Unsettled(Protocol):
         """The number that decides it, int64."""
         ...
 
+    def held(self) -> Tensor:
+        """States that will be physically stored, per row."""
+        ...
+
     def settle(self, number: int) -> LayerMemory:
         """The memory, once that number is known."""
+        ...
+
+    def detach(self) -> Self:
+        """The same without the history that gradients would flow back through."""
         ...
 
 
 Kept = LayerMemory | Unsettled
 
 
-def settle_all(memories: Sequence[Kept]) -> tuple[LayerMemory, ...]:
-    """Settle the memories of all layers with a single read from the device."""
-    waiting = [memory.pending() for memory in memories if not isinstance(memory, LayerMemory)]
-    numbers = iter(torch.stack(waiting).tolist() if waiting else [])
-    return tuple(
-        memory if isinstance(memory, LayerMemory) else memory.settle(next(numbers))
-        for memory in memories
-    )
+@dataclass(frozen=True)
+class Settling:
+    """Memories of all layers, while the numbers that decide them are on their way to the host.
+
+    The device goes on working meanwhile: the host waits for it only in `finish`, and then not for
+    what it was given to do after `begin`.
+    """
+
+    kept: tuple[Kept, ...]
+    numbers: Tensor  # int64, one for each unsettled memory
+    arrival: torch.cuda.Event | None = None
+
+    @classmethod
+    def of(cls, kept: Sequence[Kept]) -> "Settling":
+        """These memories, their numbers still on the device."""
+        waiting = [memory.pending() for memory in kept if not isinstance(memory, LayerMemory)]
+        numbers = torch.stack(waiting) if waiting else torch.empty(0, dtype=torch.int64)
+        return cls(tuple(kept), numbers)
+
+    def begin(self) -> "Settling":
+        """Send the numbers on their way, all in one copy."""
+        if not self.numbers.is_cuda:
+            return self
+        numbers = self.numbers.to("cpu", non_blocking=True)
+        arrival = torch.cuda.Event()
+        arrival.record()
+        return Settling(self.kept, numbers, arrival)
+
+    def detach(self) -> "Settling":
+        """The same without the history that gradients would flow back through."""
+        return replace(self, kept=tuple(memory.detach() for memory in self.kept))
+
+    def finish(self) -> tuple[LayerMemory, ...]:
+        """The settled memories."""
+        if self.arrival is not None:
+            self.arrival.synchronize()
+        numbers = iter(self.numbers.tolist())
+        return tuple(
+            memory if isinstance(memory, LayerMemory) else memory.settle(next(numbers))
+            for memory in self.kept
+        )
 
 
 @dataclass(frozen=True)
@@ -74,12 +115,14 @@ class StateSet:
         times: time of each state (of the oldest one in a pooled state), int64 [N] or [M].
         seen: who may see each of them.
         positions: which rows of the position table belong to them, or None for no positions.
+        rows: the row of each packed state, int64 [M]; None for a dense set.
     """
 
     states: Tensor
     times: Tensor
     seen: Visibility
     positions: slice | None
+    rows: Tensor | None = None
 
 
 Deadlines = tuple[Tensor | None, ...]
@@ -161,6 +204,10 @@ class MemoryPolicy(ABC):
     def longest_learned_span(self) -> int | None:
         """The most that learned spans of single memories can reach; None if there are none."""
         return None
+
+    def draws_limits(self) -> bool:
+        """Whether training steps cut spans at random."""
+        return False
 
     def draw_limit(self, generator: torch.Generator | None) -> int | None:
         """A random distance cut for one training step, or None."""

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from expire_span.model.memory.base import (
@@ -34,12 +33,12 @@ from expire_span.model.memory.base import (
     not_negative,
     positive,
 )
-from expire_span.model.memory.packed import PackedStates, Pool, rank_in_row
+from expire_span.model.memory.packed import Candidates, PackedStates, Pool
 from expire_span.model.memory.recent import last_states, recent_states
 from expire_span.model.memory.state import State
 from expire_span.model.memory.window import Window
 from expire_span.model.ops.ramp import is_alive, ramp_charge
-from expire_span.model.ops.span_attention import Visibility, rows_of
+from expire_span.model.ops.span_attention import Visibility
 
 
 @dataclass(frozen=True)
@@ -89,6 +88,10 @@ class ExpireSpan(MemoryPolicy):
         """Spans reach from 0 to here."""
         return self.max_span
 
+    def draws_limits(self) -> bool:
+        """If spans are to be shortened at random."""
+        return self.shorten
+
     def draw_limit(self, generator: torch.Generator | None) -> int | None:
         """A distance drawn from U(0, L), if spans are to be shortened at random."""
         if not self.shorten:
@@ -126,8 +129,12 @@ class UnsettledMemory(State):
     pool: Pool
 
     def pending(self) -> Tensor:
-        """How many older states stay, in all rows together."""
-        return self.pool.offsets[-1]
+        """How many older states to take, in all rows together."""
+        return self.pool.size()
+
+    def held(self) -> Tensor:
+        """States physically stored, mean over rows."""
+        return self.near.shape[1] + self.pending() / len(self.near)
 
     def settle(self, number: int) -> ExpiringMemory:
         """The memory with that many."""
@@ -164,7 +171,7 @@ class ExpireSpanKeeper(Keeper):
             offsets=far.offsets,
         )
         positions = None if self.policy.positions == "near" else slice(0, rows)
-        return near, StateSet(far.states, far.times, seen, positions)
+        return near, StateSet(far.states.to(states.dtype), far.times, seen, positions, far.rows)
 
     def deadlines(self, sets: Sequence[StateSet], readable: Sequence[Tensor]) -> Deadlines:
         """i + e_i: near [B, 1, N], far [M]."""
@@ -182,23 +189,13 @@ class ExpireSpanKeeper(Keeper):
         A cut span (`limit`) hides memories but deletes none, so it plays no part here.
         """
         near, far = sets
-        batch = len(near.states)
         leaving = max(near.states.shape[1] - self.block, 0)
-        assert far.seen.offsets is not None
-        near_rows = torch.arange(batch, device=near.times.device).repeat_interleave(leaving)
-        rows = torch.cat([rows_of(far.seen.offsets, len(far.times)), near_rows])
-        times = torch.cat([far.times, near.times[:leaving].repeat(batch)])
-        states = torch.cat([far.states, near.states[:, :leaving].flatten(0, 1)])
+        candidates = _candidates(near, far, leaving, window)
         deadline = _far_deadlines(deadlines, leaving)
-
-        alive = is_alive(deadline, window.length, self.ramp)
-        alive &= window.episode_end(times, rows) >= window.length
-        nowhere = torch.full_like(rows, batch)  # the row of what is deleted, after all others
-        rows = torch.where(alive, rows, nowhere)
-        if self.policy.budget is not None:
-            over = rank_in_row(rows, deadline, batch) >= self.policy.budget
-            rows = torch.where(over, nowhere, rows)
-        pool = Pool.sort(states, times - window.length, rows, deadline, batch)
+        stays = is_alive(deadline, window.length, self.ramp)
+        # The next block's first query stands at time 0 for the candidates, at T for this window.
+        ends = window.episode_end(candidates.times + window.length, candidates.rows)
+        pool = candidates.choose(deadline, stays & (ends >= window.length), self.policy.budget)
         return UnsettledMemory(last_states(near.states, self.block), pool)
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
@@ -225,9 +222,25 @@ class ExpireSpanKeeper(Keeper):
         weight, bias = self.predictor.weight, self.predictor.bias
         precise = torch.promote_types(weight.dtype, torch.float32)
         with torch.autocast(readable.device.type, enabled=False):
-            logit = F.linear(readable.to(precise), weight.to(precise), bias.to(precise))
-            logit = logit.squeeze(-1) / self.policy.divisor
-        return self.policy.max_span * torch.sigmoid(logit)
+            # A sum, not a matrix product: so a compiler need not form a precise copy of all states.
+            logit = (readable.to(precise) * weight.to(precise)).sum(dim=-1) + bias.to(precise)
+        return self.policy.max_span * torch.sigmoid(logit / self.policy.divisor)
+
+
+def _candidates(near: StateSet, far: StateSet, leaving: int, window: Window) -> Candidates:
+    """The far states and the `leaving` oldest near ones."""
+    batch, device = len(near.states), near.times.device
+    assert far.rows is not None
+    assert far.seen.offsets is not None
+    near_rows = torch.arange(batch, device=device)[:, None].expand(batch, leaving).flatten()
+    near_times = near.times[:leaving].expand(batch, leaving).flatten()
+    return Candidates(
+        packed=far.states,
+        offsets=far.seen.offsets,
+        leaving=near.states[:, :leaving],
+        times=torch.cat([far.times, near_times]) - window.length,
+        rows=torch.cat([far.rows, near_rows]),
+    )
 
 
 def _far_deadlines(deadlines: Deadlines, leaving: int) -> Tensor:

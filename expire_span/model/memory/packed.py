@@ -10,18 +10,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from expire_span.model.memory.state import State
-from expire_span.model.ops.span_attention import offsets_of, rows_of
+from expire_span.model.ops.ramp import NEVER
+from expire_span.model.ops.rows import take_rows
+from expire_span.model.ops.span_attention import rows_of
 
 
 @dataclass(frozen=True)
 class PackedStates(State):
     """States of all rows, with their times; row b owns entries offsets[b] to offsets[b + 1].
 
-    Example: offsets [0, 2, 2, 5] is three rows with 2, 0 and 3 states.
+    Example: offsets [0, 2, 2, 5] is three rows with 2, 0 and 3 states. Entries after the last row's
+    only take up room: their time is -NEVER, so whatever their span, it has ended.
     """
 
     states: Tensor  # [M, D]
     times: Tensor  # int64 [M], counted from the first query of the next block
+    rows: Tensor  # int64 [M]
     offsets: Tensor  # int64 [B + 1]
 
     @classmethod
@@ -29,12 +33,7 @@ class PackedStates(State):
         """No states in any row; `like` is [B, 0, D]."""
         batch, _, width = like.shape
         times = torch.zeros(0, dtype=torch.int64, device=like.device)
-        return cls(like.new_zeros(0, width), times, times.new_zeros(batch + 1))
-
-    @property
-    def rows(self) -> Tensor:
-        """Row of each state, [M]."""
-        return rows_of(self.offsets, len(self.states))
+        return cls(like.new_zeros(0, width), times, times, times.new_zeros(batch + 1))
 
     def select(self, rows: Tensor, emptied: Tensor | None = None) -> "PackedStates":
         """The given rows (int64) in that order; a row may be taken twice.
@@ -46,49 +45,109 @@ class PackedStates(State):
         counts = self.offsets.diff()[rows]
         if emptied is not None:
             counts = counts.masked_fill(emptied, 0)
-        offsets = F.pad(counts.cumsum(0), (1, 0))
+        offsets = _begins(counts)
         owner = rows_of(offsets, int(offsets[-1]))
         place = torch.arange(len(owner), device=rows.device) - offsets[owner]
         index = self.offsets[rows[owner]] + place
-        return PackedStates(self.states[index], self.times[index], offsets)
+        return PackedStates(self.states[index], self.times[index], owner, offsets)
+
+
+@dataclass(frozen=True)
+class Candidates(State):
+    """States that might stay: some were packed before, others leave a dense tier only now.
+
+    Their times and rows are listed together: first the packed ones, then the leaving, row by row.
+    """
+
+    packed: Tensor  # [.., D]
+    offsets: Tensor  # int64 [B + 1], of the packed ones
+    leaving: Tensor  # [B, .., D]
+    times: Tensor  # int64 [M], counted from the first query of the next block
+    rows: Tensor  # int64 [M]
+
+    def choose(self, worth: Tensor, stays: Tensor, most: int | None = None) -> "Pool":
+        """Keep those that may stay, of each row the `most` worthiest; nothing is read or moved."""
+        order = best_first(self.rows, worth, stays)
+        packed, leaving = stays.split([len(self.packed), len(stays) - len(self.packed)])
+        counts = count_by_row(packed, self.offsets) + leaving.view(self.leaving.shape[:2]).sum(1)
+        if most is not None:
+            order, counts = keep_first(order, counts, most)
+        return Pool(self, order, _begins(counts))
 
 
 @dataclass(frozen=True)
 class Pool(State):
-    """Candidates for packed memory, and on the device alone which of them stay.
+    """Candidates, and on the device alone which of them stay.
 
     How many stay is not known on the host before it has been read; `order` puts those first, sorted
     by row, so that the number is all that `take` needs.
     """
 
-    states: Tensor  # [M, D]
-    times: Tensor  # int64 [M]
+    candidates: Candidates
     order: Tensor  # int64 [M]
     offsets: Tensor  # int64 [B + 1]; the last is the number that stay
 
-    @classmethod
-    def sort(cls, states: Tensor, times: Tensor, rows: Tensor, worth: Tensor, batch: int) -> "Pool":
-        """Those with a row below `batch` stay; within a row the worthiest come first."""
-        return cls(states, times, _by_row(rows, worth), offsets_of(rows, batch))
+    def size(self) -> Tensor:
+        """How many to take: those that stay, and on a GPU some more, see `room`."""
+        now, batch = len(self.candidates.packed), len(self.offsets) - 1
+        return room(self.offsets[-1], now, batch).clamp(max=len(self.order))
 
     def take(self, count: int) -> PackedStates:
-        """The `count` states that stay."""
-        index = self.order[:count]
-        return PackedStates(self.states[index], self.times[index], self.offsets)
+        """The states that stay; what `count` leaves room for beside them is long gone."""
+        index, all_ = self.order[:count], self.candidates
+        stays = torch.arange(count, device=index.device) < self.offsets[-1]
+        return PackedStates(
+            states=take_rows(all_.packed, all_.leaving, index),
+            times=torch.where(stays, all_.times[index], -NEVER),
+            rows=all_.rows[index],
+            offsets=self.offsets,
+        )
 
 
-def rank_in_row(rows: Tensor, worth: Tensor, batch: int) -> Tensor:
-    """Place of each entry among those of its row, the worthiest first, from 0.
+def best_first(rows: Tensor, worth: Tensor, stays: Tensor) -> Tensor:
+    """The order that brings together what stays of each row, the worthiest first.
 
-    Example: rows [0, 1, 0, 0], worth [5., 1., 9., 7.] give [2, 0, 0, 1].
+    Example: rows [0, 1, 0, 0], worth [5., 1., 9., 7.], all but the last staying: [2, 0, 1, 3].
     """
-    order = _by_row(rows, worth)
-    begins = offsets_of(rows, batch)[rows[order]]
-    places = torch.arange(len(rows), device=rows.device) - begins
-    return torch.zeros_like(places).scatter(0, order, places)
+    # One sort by one number: rows in its high half, bits that rise with the worth in its low one.
+    bits = worth.float().view(torch.int32)
+    rising = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    row = torch.where(stays, rows, torch.full_like(rows, 2**30))  # after all others
+    return torch.argsort(row * 2**32 - rising, stable=True)
 
 
-def _by_row(rows: Tensor, worth: Tensor) -> Tensor:
-    """The order that brings together what belongs to one row, the worthiest first."""
-    order = worth.argsort(descending=True, stable=True)
-    return order[rows[order].argsort(stable=True)]
+def keep_first(order: Tensor, counts: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Of what stays, only the first `most` of each row: the new order and the new counts.
+
+    Example: order [2, 0, 1, 3] with 2 and 1 entries in two rows, at most one: [2, 1, ..], [1, 1].
+    """
+    kept = counts.clamp(max=most)
+    before, after = _begins(counts), _begins(kept)
+    row = rows_of(after, len(order))
+    place = torch.arange(len(order), device=order.device) + (before[:-1] - after[:-1])[row]
+    return order[place.clamp(max=len(order) - 1)], kept
+
+
+def room(number: Tensor, now: int, per: int = 1) -> Tensor:
+    """For how many states to have room, if `number` are needed and there is room for `now`.
+
+    On a CPU just for those. On a GPU for some more, in chunks of 32 x `per`, so that sizes change
+    seldom: allocated memory is used again and again, and captured graphs too. Room is given up only
+    when more than two chunks are free.
+    """
+    if not number.is_cuda:
+        return number
+    chunk = 32 * per
+    needed = (number + chunk - 1) // chunk * chunk
+    present = torch.full_like(number, now)
+    return torch.where((present >= needed) & (present <= needed + 2 * chunk), present, needed)
+
+
+def count_by_row(marked: Tensor, offsets: Tensor) -> Tensor:
+    """How many of the marked packed entries each row has: bool [M] -> int64 [B]."""
+    return _begins(marked)[offsets].diff()
+
+
+def _begins(counts: Tensor) -> Tensor:
+    """Where each of so many begins, and where the last ends: [1, 2, 0] -> [0, 1, 3, 3]."""
+    return F.pad(counts.cumsum(0), (1, 0))

@@ -50,9 +50,10 @@ def recent_states(
     if span is not None:
         last = torch.minimum(last, times + span)
     seen = Visibility(first=(times + 1)[None, None], last=last, begin=-past.shape[1])
-    return StateSet(torch.cat([past, present], dim=1), times, seen, slice(0, positions))
+    states = torch.cat([past.to(present.dtype), present], dim=1)
+    return StateSet(states, times, seen, slice(0, positions))
 
 
 def last_states(states: Tensor, count: int) -> Tensor:
-    """The last `count` of [B, N, D] along time, or all if there are fewer."""
-    return states[:, max(states.shape[1] - count, 0) :]
+    """The last `count` of [B, N, D] along time, or all if there are fewer; without the others."""
+    return states[:, max(states.shape[1] - count, 0) :].contiguous()

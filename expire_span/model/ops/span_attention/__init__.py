@@ -33,7 +33,7 @@ from torch import Tensor
 
 from expire_span.model.ops.span_attention.checks import check
 from expire_span.model.ops.span_attention.fused import DTYPES, WIDTHS, fused_attention
-from expire_span.model.ops.span_attention.keys import KeySet, Visibility, offsets_of, rows_of
+from expire_span.model.ops.span_attention.keys import KeySet, Visibility, rows_of
 from expire_span.model.ops.span_attention.reference import reference_attention
 from expire_span.model.ops.span_attention.stock import faster_than_reference, stock_attention
 
@@ -43,7 +43,6 @@ __all__ = [
     "KeySet",
     "Visibility",
     "choose",
-    "offsets_of",
     "rows_of",
     "span_attention",
 ]

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from expire_span.model.ops.dropout import odd_words, threshold
 from expire_span.model.ops.span_attention.keys import KeySet
 
 WIDTHS = (16, 32, 64, 128)
@@ -58,7 +59,7 @@ def fused_attention(
     batch, length, heads, _ = queries.shape
     flat = [_flatten(keys, queries) for keys in key_sets]
     no_words = queries.new_empty(0, dtype=torch.int32)
-    words = _words(queries, batch, heads, length) if dropout else no_words
+    words = odd_words(batch, heads, length, device=queries.device) if dropout else no_words
     out, _ = _attend(
         queries.contiguous(),
         [one.keys for one in flat],
@@ -71,7 +72,7 @@ def fused_attention(
         [one.stride for one in flat],
         [one.begin for one in flat],
         words,
-        [_words(queries, len(one.keys)) if dropout else no_words for one in flat],
+        [odd_words(len(one.keys), device=queries.device) if dropout else no_words for one in flat],
         ramp,
         dropout,
     )
@@ -84,7 +85,7 @@ def keep_mask(query_words: Tensor, key_words: Tensor, dropout: float) -> Tensor:
     keep = query_words.new_empty((rows, count), dtype=torch.int8)
     grid = (_cdiv(rows, 16), _cdiv(count, 64))
     _kernels().span_keep_kernel[grid](
-        query_words, key_words, keep, _threshold(dropout), rows, count, BT=16, BN=64
+        query_words, key_words, keep, threshold(dropout), rows, count, BT=16, BN=64
     )
     return keep.view(*query_words.shape, count).bool()
 
@@ -160,11 +161,6 @@ def _flat_deadline(keys: KeySet) -> Tensor:
     batch, count = keys.keys.shape[:2]
     by_head = deadline.expand(batch, deadline.shape[-2], count).transpose(0, 1)
     return by_head.reshape(by_head.shape[0], batch * count).contiguous()
-
-
-def _words(queries: Tensor, *shape: int) -> Tensor:
-    """Random 32-bit words from torch's generator; a pair's fate is a hash of two of them."""
-    return torch.randint(-(2**31), 2**31, shape, dtype=torch.int32, device=queries.device)
 
 
 def _check(queries: Tensor) -> None:
@@ -317,7 +313,7 @@ class _Call:
         return {
             "scale": _scale(width),
             "ramp": self.ramp,
-            "threshold": _threshold(self.dropout),
+            "threshold": threshold(self.dropout),
             "drop_scale": 1 / (1 - self.dropout) if self.dropout < 1 else 0.0,
             "T": length,
             "H": heads,
@@ -515,7 +511,7 @@ def _product_tile(queries: Tensor) -> Tile:
     """The tile of matrix products over queries of a class and columns of ordered scores."""
     if queries.dtype == torch.float32:
         return Tile(32, 32, stages=1)
-    return Tile(64, 128) if queries.shape[-1] < 128 else Tile(64, 64)
+    return Tile(64, 64)
 
 
 def _product_cut(tile: Tile) -> dict[str, int]:
@@ -540,11 +536,11 @@ def _lists(call: _Call, keys: _FlatSet, tile: Tile) -> tuple[Tensor, Tensor]:
     groups, blocks = max(len(keys.deadline), 1), _cdiv(length, tile.queries)
     slots = _slots(keys, batch, tile)
     tiles = keys.first.new_empty(groups, blocks, slots)
-    counts = keys.first.new_empty(groups, blocks, batch, 2)
+    counts = keys.first.new_empty(groups, blocks, batch, 3)
     _kernels().span_lists_kernel[(blocks, batch, groups)](
         keys.first, keys.last, keys.deadline, keys.offsets, tiles, counts,
-        call.ramp, length, len(keys.keys), slots, batch,
-        HAS_DEADLINE=len(keys.deadline) > 0,
+        call.ramp, length, len(keys.positions), keys.begin, len(keys.keys), slots, batch,
+        HAS_DEADLINE=len(keys.deadline) > 0, ORDERED=keys.ordered,
         BT=tile.queries, BN=tile.keys, BC=_LISTED_TOGETHER,
     )  # fmt: skip
     return tiles, counts
@@ -602,11 +598,6 @@ def _sets(*lists: Sequence[Any]) -> list[_FlatSet]:
 def _scale(width: int) -> float:
     """Of scores, for exponentials of base 2."""
     return math.log2(math.e) / math.sqrt(width)
-
-
-def _threshold(dropout: float) -> int:
-    """Signed 32-bit number that a uniform word reaches with probability 1 - dropout."""
-    return min(round(dropout * 2**32), 2**32 - 1) - 2**31
 
 
 def _cdiv(count: int, size: int) -> int:

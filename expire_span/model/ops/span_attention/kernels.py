@@ -16,7 +16,8 @@ over visible keys only. `out` and lse = log2 Z are all that the backward needs:
 Keys of all rows stand one after another, row b owning offsets[b] to offsets[b + 1]; keys after the
 last row are nobody's. They are cut into tiles row by row. For a block of queries a key tile is
 *whole* (every pair has weight 1: no mask arithmetic), *partial*, or unseen (skipped). Each kernel
-runs one loop over its whole tiles and one over its partial tiles. Query-major kernels read which is
+runs one loop over its distant tiles (whole ones without positions), one over its other whole tiles
+and one over its partial tiles. Query-major kernels read which is
 which from lists made by `span_lists_kernel`; along the query axis the three kinds are ranges, so
 the key-major kernel finds them itself. Every output has one writer, so the same inputs give the
 same bits.
@@ -34,7 +35,8 @@ keys whose n is a multiple of 8. So column 0 is key n = ((t - P - time0) // 8) 8
 Queries whose times agree modulo 8 have the same lag: they are a class, and all of a class take
 part in the same matrix product.
 
-Dropout keeps a pair if a hash of its query's and its key's random word reaches `threshold`.
+Dropout keeps a pair if the product of its query's and its key's random word, both odd, reaches
+`threshold`.
 
 Names: i_ index of this program, o_ offsets, m_ mask, p_ pointer, b_ block in registers; BT queries
 and BN keys of a tile; bos and eos, where a row's keys begin and end.
@@ -55,6 +57,9 @@ import triton.language as tl
 FAR = tl.constexpr(2**30)
 # The least weight a visible key has, so that rounding cannot make it vanish or turn negative.
 LEAST = tl.constexpr(2.0**-24)
+
+# Kinds of key tiles, in the order in which they are visited.
+DISTANT, WHOLE, PARTIAL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 # Numbers that change from block to block: a kernel is not compiled anew for them.
 VARYING = ("ramp", "threshold", "P", "W8", "time0", "M", "S", "B", "row0", "rows")
@@ -93,12 +98,8 @@ def weight_of(b_height, b_fall):
 
 @triton.jit
 def is_kept(b_qword, b_kword, threshold):
-    """Whether dropout keeps a pair: a 32-bit hash of the two random words against a threshold."""
-    b_x = (b_qword ^ b_kword).to(tl.uint32)
-    b_x = b_x * 0x9E3779B1
-    b_x = b_x ^ (b_x >> 15)
-    b_x = b_x * 0x85EBCA77
-    return b_x.to(tl.int32, bitcast=True) >= threshold
+    """Whether dropout keeps a pair; see `ops.dropout`."""
+    return b_qword * b_kword >= threshold
 
 
 @triton.jit
@@ -210,10 +211,13 @@ def span_lists_kernel(
     counts,
     ramp,
     T,
+    P,
+    time0,
     M,
     S,
     B,
     HAS_DEADLINE: tl.constexpr,
+    ORDERED: tl.constexpr,
     BT: tl.constexpr,
     BN: tl.constexpr,
     BC: tl.constexpr,
@@ -221,7 +225,9 @@ def span_lists_kernel(
     """For each block of queries: which key tiles of its row are whole, which are partial.
 
     Writes tiles [G, T / BT, S], where a row's part holds its whole tiles from the front and its
-    partial tiles from the back, and counts [G, T / BT, B, 2]. BC tiles are looked at together.
+    partial tiles from the back, both in order; if keys are ORDERED, unseen tiles stand between. And
+    counts [G, T / BT, B, 3] of distant, whole and partial tiles: the distant ones are the first of
+    the whole, too far back to have positions. BC tiles are looked at together.
     """
     i_t, i_b, i_g = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_gt = i_g * tl.num_programs(0) + i_t
@@ -231,29 +237,41 @@ def span_lists_kernel(
     t_first = i_t * BT
     t_last = tl.minimum(t_first + BT, T) - 1
 
+    n_distant = n_tiles * 0
     n_whole = n_tiles * 0
     n_partial = n_tiles * 0
-    for i_c in range(0, n_tiles, BC):
-        o_c = i_c + tl.arange(0, BC)
-        o_n = bos + o_c[:, None] * BN + tl.arange(0, BN)[None, :]
-        m_n = o_n < eos
-        b_first, b_end, b_whole, _ = load_windows(
-            first, last, deadline + i_g.to(tl.int64) * M, o_n, m_n, ramp, HAS_DEADLINE
-        )
-        b_seen = (b_first <= t_last) & (b_end >= t_first)
-        b_full = (b_first <= t_first) & (b_whole >= t_last)
-        m_whole = tl.min(b_full.to(tl.int32), axis=1)
-        m_partial = tl.max(b_seen.to(tl.int32), axis=1) * (1 - m_whole)
-        o_whole = n_whole + tl.cumsum(m_whole, axis=0) - 1
-        o_partial = n_tiles - n_partial - tl.cumsum(m_partial, axis=0)
-        tl.store(p_tiles + o_whole, o_c, mask=m_whole > 0)
-        tl.store(p_tiles + o_partial, o_c, mask=m_partial > 0)
-        n_whole += tl.sum(m_whole, axis=0)
-        n_partial += tl.sum(m_partial, axis=0)
+    n_unseen = n_tiles * 0
+    for UNSEEN in tl.static_range(2 if ORDERED else 1):
+        for i_c in range(0, n_tiles, BC):
+            o_c = i_c + tl.arange(0, BC)
+            o_n = bos + o_c[:, None] * BN + tl.arange(0, BN)[None, :]
+            m_n = o_n < eos
+            b_first, b_end, b_whole, _ = load_windows(
+                first, last, deadline + i_g.to(tl.int64) * M, o_n, m_n, ramp, HAS_DEADLINE
+            )
+            b_seen = (b_first <= t_last) & (b_end >= t_first)
+            b_full = (b_first <= t_first) & (b_whole >= t_last)
+            m_whole = tl.min(b_full.to(tl.int32), axis=1)
+            m_partial = tl.max(b_seen.to(tl.int32), axis=1) * (1 - m_whole)
+            if UNSEEN:  # they come after the whole ones, whose number is known by now
+                m_unseen = (1 - m_whole - m_partial) * (o_c < n_tiles).to(tl.int32)
+                o_unseen = n_whole + n_unseen + tl.cumsum(m_unseen, axis=0) - 1
+                tl.store(p_tiles + o_unseen, o_c, mask=m_unseen > 0)
+                n_unseen += tl.sum(m_unseen, axis=0)
+            else:
+                o_whole = n_whole + tl.cumsum(m_whole, axis=0) - 1
+                o_partial = n_tiles - n_partial - tl.cumsum(m_partial, axis=0)
+                tl.store(p_tiles + o_whole, o_c, mask=m_whole > 0)
+                tl.store(p_tiles + o_partial, o_c, mask=m_partial > 0)
+                m_distant = m_whole * (o_c * BN + BN <= t_first - P - time0).to(tl.int32)
+                n_distant += tl.sum(m_distant, axis=0)
+                n_whole += tl.sum(m_whole, axis=0)
+                n_partial += tl.sum(m_partial, axis=0)
 
-    p_counts = counts + (i_gt * B + i_b) * 2
-    tl.store(p_counts, n_whole)
-    tl.store(p_counts + 1, n_partial)
+    p_counts = counts + (i_gt * B + i_b) * 3
+    tl.store(p_counts, n_distant if ORDERED else n_distant * 0)
+    tl.store(p_counts + 1, n_whole)
+    tl.store(p_counts + 2, n_partial)
 
 
 # ---- forward -----------------------------------------------------------------------------------
@@ -312,8 +330,9 @@ def span_fwd_kernel(
     n_tiles = tl.cdiv(eos - bos, BN)
     i_gt = i_g * tl.num_programs(0) + i_t
     p_tiles = tiles + tl.cast(i_gt, tl.int64) * S + first_slot(bos, i_b, BN)
-    n_whole = tl.load(counts + (i_gt * B + i_b) * 2)
-    n_partial = tl.load(counts + (i_gt * B + i_b) * 2 + 1)
+    n_distant = tl.load(counts + (i_gt * B + i_b) * 3)
+    n_whole = tl.load(counts + (i_gt * B + i_b) * 3 + 1)
+    n_partial = tl.load(counts + (i_gt * B + i_b) * 3 + 2)
 
     o_t = i_t * BT + tl.arange(0, BT)
     o_e = tl.arange(0, E)
@@ -342,9 +361,9 @@ def span_fwd_kernel(
         b_l = tl.where(b_before == float("inf"), 0.0, 1.0)
         b_m = tl.where(b_before == float("inf"), float("-inf"), b_before)
 
-    for PARTIAL in tl.static_range(2):
-        begin = (n_tiles - n_partial) if PARTIAL else 0
-        end = n_tiles if PARTIAL else n_whole
+    for KIND in tl.static_range(DISTANT if ORDERED else WHOLE, PARTIAL + 1):
+        begin = (n_tiles - n_partial) if KIND == PARTIAL else (n_distant if KIND == WHOLE else 0)
+        end = n_tiles if KIND == PARTIAL else (n_whole if KIND == WHOLE else n_distant)
         i_n = tl.load(p_tiles + begin, mask=begin < end, other=0)
         for i in range(begin, end):
             o_n = i_n * BN + tl.arange(0, BN)
@@ -352,14 +371,14 @@ def span_fwd_kernel(
             i_n = tl.load(p_tiles + i + 1, mask=i + 1 < end, other=0)  # ahead of the next turn
             p_k = k + p_kv + o_n[None, :] * (H * E) + o_e[:, None]
             p_v = v + p_kv + o_n[:, None] * (H * E) + o_e[None, :]
-            if PARTIAL:
+            if KIND == PARTIAL:
                 b_k = tl.load(p_k, mask=m_n[None, :], other=0.0)
                 b_v = tl.load(p_v, mask=m_n[:, None], other=0.0)
             else:
                 b_k = tl.load(p_k)
                 b_v = tl.load(p_v)
             b_s = tl.dot(b_q, b_k, input_precision="ieee")
-            if PARTIAL or (POSITIONS and not ORDERED):
+            if KIND == PARTIAL or (POSITIONS and not ORDERED):
                 b_first, b_end, _, b_d = load_windows(
                     first,
                     last,
@@ -369,24 +388,24 @@ def span_fwd_kernel(
                     ramp,
                     HAS_DEADLINE,
                 )
-                if ORDERED:  # known without being loaded
+                if ORDERED and KIND > DISTANT:  # known without being loaded
                     b_first = tl.where(m_n, time0 + 1 + o_n, FAR)
-            if ORDERED:
+            if ORDERED and KIND > DISTANT:
                 b_qp = tl.load(p_qp + o_row + o_n[None, :])
                 b_s = add_ordered(b_s * scale, b_qp, o_n[None, :], o_t[:, None], P, time0)
-            elif POSITIONS:
+            elif POSITIONS and not ORDERED:
                 o_row, m_row = position_of(b_first[None, :], o_t[:, None], T, H, P, STRIDE)
                 b_s += load_positions(p_qp, o_row, m_row, BT, BN).to(tl.float32)
-            unit = 1.0 if ORDERED else scale  # what is still to be multiplied
-            if PARTIAL:
+            unit = 1.0 if ORDERED and KIND > DISTANT else scale  # what is still to be multiplied
+            if KIND == PARTIAL:
                 m_s = (b_first[None, :] <= o_t[:, None]) & (o_t[:, None] <= b_end[None, :])
                 b_s = tl.where(m_s, b_s, float("-inf"))
             b_most = tl.maximum(b_m, tl.max(b_s, axis=1) * unit)
             b_base = b_most
-            if PARTIAL:  # a query that has seen nothing yet must not subtract infinities
+            if KIND == PARTIAL:  # a query that has seen nothing yet must not subtract infinities
                 b_base = tl.where(b_most == float("-inf"), 0.0, b_most)
             b_p = tl.exp2(b_s * unit - b_base[:, None])
-            if PARTIAL and HAS_DEADLINE:
+            if KIND == PARTIAL and HAS_DEADLINE:
                 b_p *= weight_of(height_of(b_d, i_t * BT, ramp)[None, :], b_fall[:, None])
             b_fade = tl.exp2(b_m - b_base)
             b_l = b_l * b_fade + tl.sum(b_p, axis=1)
@@ -475,8 +494,9 @@ def span_bwd_q_kernel(
     n_tiles = tl.cdiv(eos - bos, BN)
     i_gt = i_g * tl.num_programs(0) + i_t
     p_tiles = tiles + tl.cast(i_gt, tl.int64) * S + first_slot(bos, i_b, BN)
-    n_whole = tl.load(counts + (i_gt * B + i_b) * 2)
-    n_partial = tl.load(counts + (i_gt * B + i_b) * 2 + 1)
+    n_distant = tl.load(counts + (i_gt * B + i_b) * 3)
+    n_whole = tl.load(counts + (i_gt * B + i_b) * 3 + 1)
+    n_partial = tl.load(counts + (i_gt * B + i_b) * 3 + 2)
 
     o_t = i_t * BT + tl.arange(0, BT)
     o_e = tl.arange(0, E)
@@ -494,7 +514,14 @@ def span_bwd_q_kernel(
         p_qp = qp + (i_r.to(tl.int64) * T * H + i_h) * (W8 * 8)
         p_dqp = dqp + (i_r.to(tl.int64) * T * H + i_h) * (W8 * 8)
         o_row = ordered_rows(o_t, T, H, P, W8, time0)[:, None]
-        clear_ordered(p_dqp, o_t, T, H, W8, BT, BN)
+        # Where every position is that of a key, each entry is written once: by its tile.
+        t_last = tl.minimum(i_t * BT + BT, T) - 1
+        if (i_t * BT < P + time0) | (t_last - 1 - time0 >= eos - bos):
+            clear_ordered(p_dqp, o_t, T, H, W8, BT, BN)
+        for i in range(n_whole, n_tiles - n_partial):  # unseen tiles
+            o_n = tl.load(p_tiles + i) * BN + tl.arange(0, BN)
+            b_none = tl.zeros([BT, BN], dtype=tl.float32)
+            store_ordered(p_dqp, o_row, o_n[None, :], o_t[:, None], b_none, T, P, W8, time0)
     elif POSITIONS:
         p_qp = qp + (i_r.to(tl.int64) * T * H + i_h) * P
         p_dqp = dqp + (i_r.to(tl.int64) * T * H + i_h) * P
@@ -502,9 +529,9 @@ def span_bwd_q_kernel(
         b_qword = tl.load(qword + i_bh * T + o_t, mask=m_t, other=0)
 
     b_dq = tl.zeros([BT, E], dtype=tl.float32)
-    for PARTIAL in tl.static_range(2):
-        begin = (n_tiles - n_partial) if PARTIAL else 0
-        end = n_tiles if PARTIAL else n_whole
+    for KIND in tl.static_range(DISTANT if ORDERED else WHOLE, PARTIAL + 1):
+        begin = (n_tiles - n_partial) if KIND == PARTIAL else (n_distant if KIND == WHOLE else 0)
+        end = n_tiles if KIND == PARTIAL else (n_whole if KIND == WHOLE else n_distant)
         i_n = tl.load(p_tiles + begin, mask=begin < end, other=0)
         for i in range(begin, end):
             o_n = i_n * BN + tl.arange(0, BN)
@@ -512,7 +539,7 @@ def span_bwd_q_kernel(
             i_n = tl.load(p_tiles + i + 1, mask=i + 1 < end, other=0)  # ahead of the next turn
             p_k = k + p_kv + o_n[:, None] * (H * E) + o_e[None, :]
             p_v = v + p_kv + o_n[None, :] * (H * E) + o_e[:, None]
-            if PARTIAL:
+            if KIND == PARTIAL:
                 b_k = tl.load(p_k, mask=m_n[:, None], other=0.0)
                 b_v = tl.load(p_v, mask=m_n[None, :], other=0.0)
             else:
@@ -520,7 +547,7 @@ def span_bwd_q_kernel(
                 b_v = tl.load(p_v)
             b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
             b_dp = tl.dot(b_do, b_v, input_precision="ieee")
-            if PARTIAL or (POSITIONS and not ORDERED):
+            if KIND == PARTIAL or (POSITIONS and not ORDERED):
                 b_first, b_end, _, b_d = load_windows(
                     first,
                     last,
@@ -530,20 +557,20 @@ def span_bwd_q_kernel(
                     ramp,
                     HAS_DEADLINE,
                 )
-                if ORDERED:  # known without being loaded
+                if ORDERED and KIND > DISTANT:  # known without being loaded
                     b_first = tl.where(m_n, time0 + 1 + o_n, FAR)
             if POSITIONS and not ORDERED:
                 o_row, m_row = position_of(b_first[None, :], o_t[:, None], T, H, P, STRIDE)
                 b_s += load_positions(p_qp, o_row, m_row, BT, BN).to(tl.float32)
             b_x = b_s * scale - b_lse[:, None]
-            if ORDERED:
+            if ORDERED and KIND > DISTANT:
                 b_qp = tl.load(p_qp + o_row + o_n[None, :])
                 b_x = add_ordered(b_x, b_qp, o_n[None, :], o_t[:, None], P, time0)
-            if PARTIAL:
+            if KIND == PARTIAL:
                 m_s = (b_first[None, :] <= o_t[:, None]) & (o_t[:, None] <= b_end[None, :])
                 b_x = tl.where(m_s, b_x, float("-inf"))
             b_p = tl.exp2(b_x)
-            if PARTIAL and HAS_DEADLINE:
+            if KIND == PARTIAL and HAS_DEADLINE:
                 b_p *= weight_of(height_of(b_d, i_t * BT, ramp)[None, :], b_fall[:, None])
             if DROPOUT:
                 b_kword = tl.load(kword + bos + o_n, mask=m_n, other=0)
@@ -551,9 +578,9 @@ def span_bwd_q_kernel(
                 b_dp = tl.where(m_kept, b_dp * drop_scale, 0.0)
             b_ds = b_p * (b_dp - b_delta[:, None])
             b_ds = b_ds.to(b_k.dtype)
-            if ORDERED:
+            if ORDERED and KIND > DISTANT:
                 store_ordered(p_dqp, o_row, o_n[None, :], o_t[:, None], b_ds, T, P, W8, time0)
-            elif POSITIONS:
+            elif POSITIONS and not ORDERED:
                 store_positions(p_dqp, o_row, m_row & m_n[None, :], b_ds, BN)
             b_dq = tl.dot(b_ds, b_k, b_dq, input_precision="ieee")
 
@@ -661,18 +688,23 @@ def span_bwd_kv_kernel(
     b_dk = tl.zeros([BN, E], dtype=tl.float32)
     b_dv = tl.zeros([BN, E], dtype=tl.float32)
     b_dd = tl.zeros([BN, BT], dtype=tl.float32)  # summed over queries only at the end: faster
-    for PARTIAL in tl.static_range(2):
-        i_begin = begin if PARTIAL else whole_begin
-        i_end = (end - n_whole) if PARTIAL else whole_end
-        if ORDERED:  # one turn ahead, which the compiler does not do for transposed blocks
-            i_t = block_of(i_begin, whole_begin, n_whole, PARTIAL)
+    distant = whole_end
+    if ORDERED:  # from here on queries are too far from all keys to have positions
+        distant = tl.maximum((i_n + BN - 1 + P + time0) // BT + 1, whole_begin)
+        distant = tl.minimum(distant, whole_end)
+    for KIND in tl.static_range(DISTANT if ORDERED else WHOLE, PARTIAL + 1):
+        i_begin = begin if KIND == PARTIAL else (whole_begin if KIND == WHOLE else distant)
+        i_end = (end - n_whole) if KIND == PARTIAL else (distant if KIND == WHOLE else whole_end)
+        if ORDERED and KIND > DISTANT:
+            # One turn ahead, which the compiler does not do for transposed blocks.
+            i_t = block_of(i_begin, whole_begin, n_whole, KIND == PARTIAL)
             b_qp = load_transposed(p_qp, i_t, o_n, T, H, P, W8, time0, BT)
         for i in range(i_begin, i_end):
-            i_t = block_of(i, whole_begin, n_whole, PARTIAL)
+            i_t = block_of(i, whole_begin, n_whole, KIND == PARTIAL)
             o_t = i_t * BT + tl.arange(0, BT)
             m_t = o_t < T
             o_q = o_t[:, None] * (H * E) + o_e[None, :]
-            if PARTIAL:
+            if KIND == PARTIAL:
                 b_q = tl.load(q + p_bth + o_q, mask=m_t[:, None], other=0.0)
                 b_do = tl.load(do + p_bth + o_q, mask=m_t[:, None], other=0.0)
                 b_lse = tl.load(lse + i_bh * T + o_t, mask=m_t, other=float("inf"))
@@ -688,15 +720,15 @@ def span_bwd_kv_kernel(
                 o_row, m_row = position_of(b_first[None, :], o_t[:, None], T, H, P, STRIDE)
                 b_s += tl.trans(load_positions(p_qp, o_row, m_row, BT, BN)).to(tl.float32)
             b_x = b_s * scale - b_lse[None, :]
-            if ORDERED:
+            if ORDERED and KIND > DISTANT:
                 b_x = add_ordered(b_x, b_qp, o_n[:, None], o_t[None, :], P, time0)
-                i_next = block_of(i + 1, whole_begin, n_whole, PARTIAL)
+                i_next = block_of(i + 1, whole_begin, n_whole, KIND == PARTIAL)
                 b_qp = load_transposed(p_qp, i_next, o_n, T, H, P, W8, time0, BT)
-            if PARTIAL:
+            if KIND == PARTIAL:
                 m_s = (b_first[:, None] <= o_t[None, :]) & (o_t[None, :] <= b_end[:, None])
                 b_x = tl.where(m_s, b_x, float("-inf"))
             b_u = tl.exp2(b_x)
-            if PARTIAL and HAS_DEADLINE:
+            if KIND == PARTIAL and HAS_DEADLINE:
                 b_w = weight_of(height_of(b_d, i_t * BT, ramp)[:, None], b_fall[None, :])
                 b_p = b_u * b_w
             else:
@@ -711,7 +743,7 @@ def span_bwd_kv_kernel(
             b_dv = tl.dot(b_kept.to(b_do.dtype), b_do, b_dv, input_precision="ieee")
             b_dp -= b_delta[None, :]
             b_ds = b_p * b_dp
-            if PARTIAL and HAS_DEADLINE:
+            if KIND == PARTIAL and HAS_DEADLINE:
                 m_ramp = o_t[None, :].to(tl.float32) > b_d[:, None]
                 b_dd += tl.where(m_ramp, b_u * b_dp, 0.0)
             b_dk = tl.dot(b_ds.to(b_q.dtype), b_q, b_dk, input_precision="ieee")
@@ -803,9 +835,9 @@ def span_bwd_scores_kernel(
     b_dq = tl.zeros([BX, E], dtype=tl.float32)
     for c in range(0, W8 * 8, BC):
         o_c = c + tl.arange(0, BC)
-        m_c = m_x[:, None] & (o_c < W8 * 8)[None, :]
-        b_dqp = tl.load(p_row + o_c[None, :], mask=m_c, other=0.0)
         o_p, m_p = table_row(o_c, i_c, P, time0)
+        # Nothing has been written where the table has no row.
+        b_dqp = tl.load(p_row + o_c[None, :], mask=m_x[:, None] & m_p[None, :], other=0.0)
         p_table = table + o_p[:, None] * E + o_e[None, :]
         b_table = tl.load(p_table, mask=m_p[:, None], other=0.0)
         b_dq = tl.dot(b_dqp, b_table, b_dq, input_precision="ieee")

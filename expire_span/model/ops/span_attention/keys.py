@@ -19,8 +19,8 @@ class Visibility:
         first: earliest query time, int64; dense [1, 1, N], packed [M].
         last: latest query time, int64; dense [B or 1, 1, N], packed [M].
         stride: steps that share one position row, counted from `first`.
-        offsets: int64 [B + 1] for a packed set: row b owns keys offsets[b] to offsets[b + 1].
-            None for a dense set.
+        offsets: int64 [B + 1] for a packed set: row b owns keys offsets[b] to offsets[b + 1], and
+            keys after the last of them are nobody's. None for a dense set.
         begin: time of the first key, if the keys of a dense set stand at consecutive times, each
             seen from the step after its own; None if nothing is known of that. It changes no
             result: kernels that know it read positions faster.
@@ -64,9 +64,3 @@ def rows_of(offsets: Tensor, count: int) -> Tensor:
     begins = offsets.new_zeros(count + 1)
     begins = begins.scatter_add(0, offsets[1:-1], torch.ones_like(offsets[1:-1]))
     return begins.cumsum(0)[:count]
-
-
-def offsets_of(rows: Tensor, batch: int) -> Tensor:
-    """The reverse, for rows in any order: int64 [batch + 1]; rows from `batch` on do not count."""
-    counts = rows.new_zeros(batch + 1).scatter_add(0, rows, torch.ones_like(rows))
-    return torch.nn.functional.pad(counts[:-1].cumsum(0), (1, 0))

@@ -82,12 +82,14 @@ def _dense(keys: KeySet) -> KeySet:
     assert offsets is not None
     count = len(keys.keys)
     row = rows_of(offsets, count)
-    column = torch.arange(count, device=row.device) - offsets[row]
     batch, longest = len(offsets) - 1, int(offsets.diff().max())
+    number = torch.arange(count, device=row.device)
+    column = torch.where(number < offsets[-1], number - offsets[row], longest)
 
     def pad(packed: Tensor, fill: float) -> Tensor:
-        padded = packed.new_full((batch, longest, *packed.shape[1:]), fill)
-        return padded.index_put((row, column), packed)
+        # One column more, which is then left out, takes the keys that are nobody's.
+        padded = packed.new_full((batch, longest + 1, *packed.shape[1:]), fill)
+        return padded.index_put((row, column), packed)[:, :longest]
 
     def pad_times(packed: Tensor, fill: float) -> Tensor:
         return pad(packed, fill).unsqueeze(1)  # the same for all heads

@@ -1,0 +1,190 @@
+"""Forward and backward of a block as CUDA graphs, so that the host has next to nothing to do.
+
+A block through twelve compiled layers is some two thousand kernels, which take the host longer to
+launch than the GPU to run. They are launched in the same way as long as all shapes stay the same,
+and shapes change seldom: memory has room in chunks. So when a block has the shapes of the one
+before, what the host launches is captured, and from then on replayed with other numbers. A block
+of new shapes runs as usual.
+
+The memory and the spans that a replay returns lie in buffers which the next one writes again: they
+are to be used before that, as a training loop does, or cloned.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from expire_span.model.memory import Memory, Settling
+from expire_span.model.transformer import MemoryStats, Transformer
+from expire_span.tasks import Batch
+from expire_span.training.spans import SpanGradients
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What reading a block came to.
+
+    Args:
+        objective: what is differentiated: the loss and the weighted penalty.
+        loss: the block's share in the loss.
+        penalty: price of memory, not weighted.
+        nll: [B, T], zero where nothing is scored.
+        predictions: [B, T], if the metric asks for them.
+        stats: how much is remembered.
+        spans: of each layer, in any shape.
+        settling: what each layer keeps.
+        frame: the next memory without its layers.
+        pull: what pulls at spans, if it is to be told apart.
+    """
+
+    objective: Tensor
+    loss: Tensor
+    penalty: Tensor
+    nll: Tensor
+    predictions: Tensor | None
+    stats: MemoryStats
+    spans: tuple[Tensor, ...]
+    settling: Settling
+    frame: Memory
+    pull: SpanGradients | None = None
+
+    def memory(self) -> Memory:
+        """What is remembered, for the next block; ask for it when all else is under way."""
+        return replace(self.frame, layers=self.settling.detach().finish())
+
+    def kept(self) -> "Pass":
+        """The same in buffers of its own, which no later replay writes again."""
+        memory = self.memory().map(lambda _, tensor: tensor.clone())
+        return replace(
+            self,
+            spans=tuple(spans.clone() for spans in self.spans),
+            settling=Settling.of(memory.layers),
+            frame=replace(memory, layers=()),
+        )
+
+
+Read = Callable[[Batch, Memory, Tensor, Tensor], Pass]
+"""Reads a block, given what is remembered, the number of scored positions and the weight of the
+penalty; the gradients are left to the caller."""
+
+
+class Replay:
+    """Reads blocks and leaves their gradients, by replaying earlier blocks of the same shapes.
+
+    Args:
+        model: whose gradients are wanted; it must have none yet when a block is read.
+        read: reads one block; must do the same every time but for the numbers in its tensors.
+        most: graphs to have at a time.
+    """
+
+    def __init__(self, model: Transformer, read: Read, most: int = 4):
+        self._read = read
+        self._parameters = list(model.parameters())
+        self._period = model.config.memory.period()
+        self._most = most
+        self._graphs: OrderedDict[Any, Captured] = OrderedDict()
+        self._before: Any = None
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, batch: Batch, memory: Memory, scored: Tensor, weight: Tensor) -> Pass:
+        """Read a block; the gradients of its objective are then those of the parameters."""
+        work = Work(batch, memory, scored, weight)
+        shapes = (*work.shapes(), memory.clock % self._period)
+        if shapes not in self._graphs and shapes == self._before:
+            self._capture(shapes, work)
+        self._before = shapes
+        if shapes in self._graphs:
+            self._graphs.move_to_end(shapes)
+            return self._graphs[shapes].replay(work)
+        done = self._read(batch, memory, scored, weight)
+        done.objective.backward()
+        return done
+
+    def forget(self) -> None:
+        """Give back the memory of all graphs."""
+        self._graphs.clear()
+        self._before = None
+
+    def _capture(self, shapes: Any, work: "Work") -> None:
+        while len(self._graphs) >= self._most:
+            self._graphs.popitem(last=False)
+        self._graphs[shapes] = Captured(self._read, self._parameters, work, self._pool)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one block is read from."""
+
+    batch: Batch
+    memory: Memory
+    scored: Tensor
+    weight: Tensor
+
+    def tensors(self) -> list[Tensor]:
+        """All of them, in an order of their own."""
+        given = [tensor for tensor in vars(self.batch).values() if tensor is not None]
+        return [*given, *self.memory.tensors().values(), self.scored, self.weight]
+
+    def shapes(self) -> tuple[Any, ...]:
+        """What must be equal for one block to be read as another was, but for numbers."""
+        return tuple((*tensor.shape, tensor.dtype) for tensor in self.tensors())
+
+    def clone(self) -> "Work":
+        """The same in buffers of its own."""
+        given = vars(self.batch).items()
+        batch: dict[str, Any] = {name: None if t is None else t.clone() for name, t in given}
+        memory = self.memory.map(lambda _, tensor: tensor.clone())
+        return Work(replace(self.batch, **batch), memory, self.scored.clone(), self.weight.clone())
+
+
+class Captured:
+    """The kernels of one block, and the buffers they read and write.
+
+    Forward and backward are two graphs, so that the host can go on with what it needs to know of
+    the one while the GPU is busy with the other.
+    """
+
+    def __init__(self, read: Read, parameters: list[nn.Parameter], work: Work, pool: Any):
+        self._parameters = parameters
+        self._work = work.clone()
+        self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        own = self._work
+        self._rehearse(read)
+        with torch.cuda.graph(self._forward, pool=pool):
+            self._done = read(own.batch, own.memory, own.scored, own.weight)
+        with torch.cuda.graph(self._backward, pool=pool):
+            self._done.objective.backward()
+        self._gradients = [parameter.grad for parameter in parameters]
+
+    def _rehearse(self, read: Read) -> None:
+        """Compile and load all that these very buffers need: there is no time for that later."""
+        own, state = self._work, torch.cuda.get_rng_state()
+        read(own.batch, own.memory, own.scored, own.weight).objective.backward()
+        for parameter in self._parameters:
+            parameter.grad = None
+        torch.cuda.set_rng_state(state)
+
+    def replay(self, work: Work) -> Pass:
+        """The same block with other numbers."""
+        with torch.no_grad():
+            torch._foreach_copy_(self._work.tensors(), work.tensors())
+        self._forward.replay()
+        settling = self._done.settling.begin()
+        self._backward.replay()
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            parameter.grad = gradient
+        done = self._done
+        return replace(
+            done,
+            loss=done.loss.clone(),
+            penalty=done.penalty.clone(),
+            nll=done.nll.clone(),
+            predictions=None if done.predictions is None else done.predictions.clone(),
+            stats=MemoryStats(**{name: part.clone() for name, part in vars(done.stats).items()}),
+            settling=settling,
+            frame=replace(done.frame, clock=work.memory.clock + work.batch.inputs.shape[1]),
+        )

@@ -1,0 +1,94 @@
+"""Packed memory: what stays, in which order, against plain Python."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from expire_span.model.memory import packed
+from expire_span.model.memory.packed import best_first, count_by_row, keep_first
+from expire_span.model.ops.rows import fused_take_rows, reference_take_rows
+from expire_span.model.transformer import Step
+from policies import CASES, make_model, random_tokens
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ENTRY = st.tuples(
+    st.integers(0, 3), st.floats(-1e6, 1e6, width=32), st.booleans()
+)  # row, worth, whether it stays
+
+
+@given(st.lists(ENTRY, max_size=40))
+def test_what_stays_comes_first_row_by_row_the_worthiest_before_the_others(entries: list) -> None:
+    rows, worth, stays = (
+        (list(part) for part in zip(*entries, strict=True)) if entries else ([],) * 3
+    )
+    order = best_first(
+        torch.tensor(rows, dtype=torch.int64),
+        torch.tensor(worth, dtype=torch.float32),
+        torch.tensor(stays, dtype=torch.bool),
+    ).tolist()
+    staying = [i for i in range(len(entries)) if stays[i]]
+    expected = sorted(staying, key=lambda i: (rows[i], -worth[i]))
+    assert [(rows[i], worth[i]) for i in order[: len(staying)]] == [
+        (rows[i], worth[i]) for i in expected
+    ]
+    assert sorted(order) == list(range(len(entries)))
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.integers(0, 4), st.integers(0, 3))
+def test_a_budget_keeps_the_first_of_each_row(sizes: list[int], most: int, dropped: int) -> None:
+    order = torch.arange(sum(sizes) + dropped)  # the last ones stay nowhere
+    found, counts = keep_first(order, torch.tensor(sizes), most)
+    assert counts.tolist() == [min(size, most) for size in sizes]
+    expected = [i for part in order.split([*sizes, dropped])[:-1] for i in part[:most].tolist()]
+    assert found[: counts.sum()].tolist() == expected
+
+
+@pytest.mark.parametrize(("packed_rows", "leaving"), [(5, 3), (0, 3), (5, 0)])
+def test_rows_of_two_tables_by_kernel_and_by_joining(packed_rows: int, leaving: int) -> None:
+    first = torch.randn(packed_rows, 24, device=DEVICE)
+    second = torch.randn(4, 7, 24, device=DEVICE)[:, :leaving]  # a view, as of a longer tier
+    index = torch.randperm(packed_rows + 4 * leaving, device=DEVICE)[:-2]
+    expected = reference_take_rows(first, second, index)
+    assert torch.equal(fused_take_rows(first, second, index), expected)
+    assert fused_take_rows(first, second, index[:0]).shape == (0, 24)
+
+
+def test_entries_are_counted_by_row() -> None:
+    marked = torch.tensor([True, False, True, True, False])
+    assert count_by_row(marked, torch.tensor([0, 2, 2, 5])).tolist() == [1, 0, 2]
+
+
+def test_room_in_chunks_changes_no_result(monkeypatch) -> None:
+    """As on a GPU: dead states are kept where there is room for them, and play no part."""
+
+    def generous(number, now, per=1):
+        return number + 3 * per
+
+    case = CASES["expire-budget"]
+    tokens = random_tokens(3, 8 * case.block)
+    starts = torch.zeros_like(tokens, dtype=torch.bool)
+    starts[1, 5 * case.block + 2] = True
+
+    def run() -> list[Step]:
+        model = make_model(case)
+        memory, steps = model.start(3), []
+        for part, begins in zip(
+            tokens.split(case.block, 1), starts.split(case.block, 1), strict=True
+        ):
+            steps.append(model(part, memory, starts=begins))
+            memory = steps[-1].memory
+        return steps
+
+    exact = run()
+    monkeypatch.setattr(packed, "room", generous)
+    roomy = run()
+    assert sum((a.stats.held > b.stats.held).all() for a, b in zip(roomy, exact, strict=True)) > 4
+    for one, other in zip(roomy, exact, strict=True):
+        torch.testing.assert_close(one.hidden, other.hidden)
+        torch.testing.assert_close(one.penalty, other.penalty)
+        assert torch.equal(one.stats.live, other.stats.live)
+        for mine, theirs in zip(one.memory.layers, other.memory.layers, strict=True):
+            alive = len(theirs.far.times)
+            assert torch.equal(mine.far.times[:alive], theirs.far.times)
+            assert torch.equal(mine.far.offsets, theirs.far.offsets)
