@@ -27,7 +27,7 @@ from expire_span.experiments.long_copy import COPY, long_copy
 from expire_span.experiments.pg19 import PG19_TABLE, pg19
 from expire_span.experiments.recall import recall
 from expire_span.experiments.table import Table
-from expire_span.experiments.text import text
+from expire_span.experiments.text import documents, text
 from expire_span.experiments.wikitext import WIKITEXT, WIKITEXT_MEMORY, wikitext
 from expire_span.training.experiment import Experiment
 
@@ -35,6 +35,7 @@ EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
     "recall": recall,
     "copy": copy,
     "text": text,
+    "documents": documents,
     "long-copy": long_copy,
     "collision": collision,
     "collision-easy": collision_easy,

@@ -19,6 +19,7 @@ from expire_span.tasks.batch import Batch
 from expire_span.tasks.collision import Collision
 from expire_span.tasks.collision_easy import CollisionEasy
 from expire_span.tasks.copy import Copy
+from expire_span.tasks.documents import Documents
 from expire_span.tasks.enwik8 import Enwik8
 from expire_span.tasks.instruction import Instruction
 from expire_span.tasks.pg19 import PG19
@@ -27,7 +28,18 @@ from expire_span.tasks.stream import SPLITS, PieceStream, Split, Stream
 from expire_span.tasks.text import Text
 from expire_span.tasks.wikitext import WikiText
 
-AnyTask = Recall | Copy | Collision | CollisionEasy | Instruction | Text | Enwik8 | PG19 | WikiText
+AnyTask = (
+    Recall
+    | Copy
+    | Collision
+    | CollisionEasy
+    | Instruction
+    | Text
+    | Documents
+    | Enwik8
+    | PG19
+    | WikiText
+)
 
 TASKS: dict[str, type[Task]] = {cls.__name__: cls for cls in get_args(AnyTask)}
 
@@ -42,6 +54,7 @@ __all__ = [
     "Collision",
     "CollisionEasy",
     "Copy",
+    "Documents",
     "Enwik8",
     "ErrorRate",
     "ExactMatch",

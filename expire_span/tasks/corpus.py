@@ -112,6 +112,11 @@ class CorpusStream(Stream):
         )
 
 
+def split_edges(size: int, train_share: float, valid_share: float) -> tuple[int, int, int, int]:
+    """Where train, valid and test begin, and where test ends."""
+    return 0, round(size * train_share), round(size * (train_share + valid_share)), size
+
+
 def map_file(path: str | Path, dtype: type[np.integer] = np.uint8) -> NDArray[np.integer]:
     """The numbers in a file, mapped into memory and not yet read."""
     file = Path(path).expanduser()

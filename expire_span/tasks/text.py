@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expire_span.tasks.base import BitsPerByte, Task
-from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file
+from expire_span.tasks.checks import require_shares
+from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file, split_edges
 from expire_span.tasks.stream import Split, split_number
 
 
@@ -28,16 +29,7 @@ class Text(Task):
     """Share of the file to choose by, after that; the rest is for the final test."""
 
     def __post_init__(self) -> None:
-        if self.train_share <= 0 or self.valid_share < 0:
-            raise ValueError(
-                f"train_share must be above 0 and valid_share at least 0, "
-                f"not {self.train_share} and {self.valid_share}."
-            )
-        if self.train_share + self.valid_share > 1:
-            raise ValueError(
-                f"train_share and valid_share must not exceed 1 together, "
-                f"as {self.train_share} and {self.valid_share} do."
-            )
+        require_shares(self.train_share, self.valid_share)
 
     @property
     def vocab(self) -> int:
@@ -65,8 +57,6 @@ class Text(Task):
 
     def _part(self, data: NDArray[np.integer], split: Split) -> NDArray[np.integer]:
         """The bytes of one split, [N]."""
-        train_end = round(len(data) * self.train_share)
-        valid_end = round(len(data) * (self.train_share + self.valid_share))
-        edges = (0, train_end, valid_end, len(data))
+        edges = split_edges(len(data), self.train_share, self.valid_share)
         number = split_number(split)
         return data[edges[number] : edges[number + 1]]

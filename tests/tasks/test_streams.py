@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from expire_span.tasks import (
     Collision,
     CollisionEasy,
     Copy,
+    Documents,
     ExactMatch,
     Instruction,
     PieceStream,
@@ -44,10 +46,19 @@ NAMES = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EXPIRE_SPAN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Task:
     path = tmp_path_factory.mktemp("text") / "some.txt"
     path.write_bytes(np.random.default_rng(0).bytes(3000))
+    documents = path.with_name("some.jsonl")
+    documents.write_text("".join(json.dumps({"text": "word " * n}) + "\n" for n in range(40)))
     made: dict[str, Task] = {
         "recall": Recall(period=50),
         "two facts": Recall(period=13, facts=2, query_probability=0.5),
@@ -57,6 +68,7 @@ def task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         "collision": Collision(),
         "easy collision": CollisionEasy(),
         "instruction": Instruction(distance=40),
+        "documents": Documents(str(documents)),
     }
     return made[request.param]
 
