@@ -5,6 +5,7 @@ judged on the test data. What is there is not run again, and what was begun goes
 stands in several tables is made once.
 """
 
+import gc
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from expire_span.training.evaluation import evaluate
 from expire_span.training.experiment import Experiment
 from expire_span.training.folder import EXPERIMENT_FILE, load_run
 from expire_span.training.loop import train
+from expire_span.training.records import load_experiment
 
 RESULT, CURVE, METRICS = "result.json", "valid_loss.json", "metrics.jsonl"
 CURVE_ROWS = 8
@@ -41,7 +43,7 @@ def reproduce(
     data: str | None = None,
     seeds: int | None = None,
     only: str | None = None,
-    device: str = "auto",
+    device: str | None = None,
 ) -> None:
     """Train all models of one table, print it with the paper's numbers, and draw it.
 
@@ -54,7 +56,7 @@ def reproduce(
         data: where the data set is; if left out, the folder in EXPIRE_SPAN_DATA, or data/.
         seeds: runs of each model; as many as the table has if left out.
         only: run just the models with this in their name; the others are shown if they are there.
-        device: auto, cpu, cuda ...
+        device: cpu, cuda ...; if left out, a GPU if there is one, and for smoke the CPU.
     """
     if table not in TABLES:
         raise ValueError(f"There is no table {table!r}: choose one of {', '.join(TABLES)}.")
@@ -64,11 +66,11 @@ def reproduce(
             for seed in range(line.seeds if seeds is None else seeds):
                 result = run_line(line, scale, seed, root, data=data, device=device)
                 if chosen.picture == "stream" and "failed" not in result:
-                    add_curve(folder_of(line, seed, root), device)
+                    add_curve(folder_of(line, seed, root))
     results = {line.name: found_results(line, root) for line in chosen.lines}
     print(render(chosen, results))
     picture = root / f"{table}.png"
-    outcomes = [_outcome(line, chosen.metric, root) for line in chosen.lines]
+    outcomes = [_outcome(line, chosen, root) for line in chosen.lines]
     title = f"{chosen.title} ({chosen.label}, {scale} scale)"
     save_figure(picture, chosen.picture, outcomes, title, COLUMNS[chosen.metric][0])
     print(f"\nDrawn: {picture}")
@@ -80,13 +82,21 @@ def folder_of(line: Line, seed: int, root: Path) -> Path:
 
 
 def run_line(
-    line: Line, scale: Scale, seed: int, root: Path, *, data: str | None = None, device: str
+    line: Line,
+    scale: Scale,
+    seed: int,
+    root: Path,
+    *,
+    data: str | None = None,
+    device: str | None = None,
 ) -> Result:
     """Train one model from one seed and judge it on the test data, or take what is there."""
     folder = folder_of(line, seed, root)
     if (folder / RESULT).exists():
         return json.loads((folder / RESULT).read_text())
-    experiment = replace(line.experiment(scale), seed=seed, device=device)
+    experiment = replace(line.experiment(scale), seed=seed)
+    if device is not None:
+        experiment = replace(experiment, device=device)
     if data is not None and isinstance(experiment.task, Enwik8 | PG19 | WikiText | Instruction):
         experiment = replace(experiment, task=replace(experiment.task, path=data))
     print(f"{line.label}, seed {seed}: {folder}", flush=True)
@@ -98,10 +108,11 @@ def run_line(
     return result
 
 
-def add_curve(folder: Path, device: str) -> None:
+def add_curve(folder: Path) -> None:
     """Leave the loss along the validation text beside a run's result."""
     if (folder / CURVE).exists():
         return
+    device = load_experiment(folder / EXPERIMENT_FILE).device
     experiment, model, _ = load_run(folder, device)
     curve = loss_along(
         model,
@@ -133,7 +144,8 @@ def render(table: Table, results: Mapping[str, Sequence[Result]]) -> str:
     for line in table.lines:
         runs = results.get(line.name, [])
         cells = [
-            _paper_cell(line, name) if theirs else _our_cell(runs, name) for name, theirs in columns
+            _paper_cell(line, name) if theirs else _our_cell(runs, name, table.split)
+            for name, theirs in columns
         ]
         rows.append([line.label, *cells, str(len(runs))])
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
@@ -145,9 +157,10 @@ def render(table: Table, results: Mapping[str, Sequence[Result]]) -> str:
 
 
 def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
-    device = choose_device(experiment.device)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+    if choose_device(experiment.device).type == "cuda":
+        gc.collect()  # so that nothing of the model before is counted
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     valid = train(experiment, folder, resume=(folder / EXPERIMENT_FILE).exists())
     _, model, step = load_run(folder, experiment.device)
     settings = experiment.evaluation
@@ -192,14 +205,23 @@ def _write(path: Path, value: object) -> None:
     unfinished.replace(path)
 
 
-def _outcome(line: Line, metric: str, root: Path) -> Outcome:
-    results = [result for result in found_results(line, root) if metric in result]
+def _values(runs: Sequence[Result], name: str, split: str) -> list[float]:
+    """A number of all runs that have it; those on test data stand for themselves."""
+    judged = [run.get("valid", {}) if split == "valid" else run for run in runs]
+    pairs = zip(judged, runs, strict=True)
+    found = (first.get(name, second.get(name)) for first, second in pairs)
+    return [value for value in found if value is not None]
+
+
+def _outcome(line: Line, table: Table, root: Path) -> Outcome:
+    found = found_results(line, root)
+    runs = [run for run in found if _values([run], table.metric, table.split)]
     curve = root / line.name / "seed-0" / CURVE
-    paper = line.paper.get(metric)
+    paper = line.paper.get(table.metric)
     return Outcome(
         label=line.label,
-        performance=[result[metric] for result in results],
-        memory=[result["live"] for result in results],
+        performance=_values(runs, table.metric, table.split),
+        memory=_values(runs, "live", table.split),
         paper=paper if isinstance(paper, (int, float)) else None,
         curve=json.loads(curve.read_text()) if curve.exists() else (),
     )
@@ -210,9 +232,9 @@ def _paper_cell(line: Line, name: str) -> str:
     return value if isinstance(value, str) else format(value, COLUMNS[name][1])
 
 
-def _our_cell(runs: Sequence[Result], name: str) -> str:
+def _our_cell(runs: Sequence[Result], name: str, split: str) -> str:
     """The mean of all seeds, with its spread if there are several."""
-    values = [run[name] for run in runs if name in run]
+    values = _values(runs, name, split)
     if not values:
         return next((run["failed"] for run in runs if "failed" in run), NOT_RUN)
     form = COLUMNS[name][1]

@@ -60,6 +60,14 @@ def test_a_figure_over_memory_sizes_with_some_of_its_models(tmp_path: Path, caps
     assert (tmp_path / "smoke" / "instruction-memory.png").exists()
 
 
+def test_a_table_may_be_about_the_validation_data(tmp_path: Path, capsys) -> None:
+    smoke("enwik8-speedrun", tmp_path)
+    (result,) = found_results(TABLES["enwik8-speedrun"].lines[0], tmp_path / "smoke")
+    (row,) = [text for text in capsys.readouterr().out.splitlines() if text[:6] == "| 12 l"]
+    assert f" {result['valid']['bpb']:.3f} " in row
+    assert result["valid"]["bpb"] != result["bpb"]
+
+
 def test_a_model_that_does_not_fit_says_so_and_the_others_go_on(
     tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:

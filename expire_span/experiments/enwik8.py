@@ -208,8 +208,9 @@ ENWIK8_OVERFIT = Table(
 
 ENWIK8_SPEEDRUN = Table(
     label="(no figure of the paper)",
-    title="enwik8 in 500 seconds on one H200",
+    title="enwik8 in 500 seconds on one H200, valid bits per byte",
     metric="bpb",
+    split="valid",
     lines=(
         Line(
             "enwik8-speedrun/same-recipe",
@@ -218,5 +219,5 @@ ENWIK8_SPEEDRUN = Table(
             {"bpb": 1.593},
         ),
     ),
-    remark="Instead of the paper's: the valid bits per byte of its released code in 500 s.",
+    remark="In the paper's place stands its released code, after 500 seconds on the same GPU.",
 )

@@ -54,6 +54,8 @@ class Table:
     """What its models are judged by."""
     lines: tuple[Line, ...]
     """Its models."""
+    split: Literal["test", "valid"] = "test"
+    """The part of the data they are judged on."""
     columns: tuple[str, ...] = ("live", "peak_gb", "milliseconds")
     """What else is shown of each."""
     picture: Picture = "beside"
