@@ -26,6 +26,7 @@ from expire_span.training.distributed import choose_device
 from expire_span.training.evaluation import evaluate
 from expire_span.training.experiment import Experiment
 from expire_span.training.folder import EXPERIMENT_FILE, load_run
+from expire_span.training.interruption import Stopped
 from expire_span.training.loop import train
 from expire_span.training.records import load_experiment
 
@@ -104,6 +105,9 @@ def run_line(
         result = _train_and_judge(experiment, folder)
     except torch.OutOfMemoryError:
         result = {"failed": "out of memory"}
+    except Stopped as stop:
+        message = f"stopped during {line.label}; everything is saved, the same command goes on"
+        raise Stopped(message, stop.exit_status - 128) from None
     _write(folder / RESULT, result)
     return result
 

@@ -1,6 +1,7 @@
 """The command that reproduces a table, as a user meets it."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from expire_span import reproduce as module
 from expire_span.cli import main
 from expire_span.experiments import TABLES
 from expire_span.reproduce import found_results, render
+from expire_span.training.trainer import Trainer
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +86,27 @@ def test_a_model_that_does_not_fit_says_so_and_the_others_go_on(
     assert "| Compressive 8k" in printed
     monkeypatch.setattr(module, "train", lambda *_, **__: 1 / 0)  # what failed is not tried again
     smoke("efficiency-colliding", tmp_path)
+
+
+def test_a_table_that_was_stopped_goes_on_with_the_same_command(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Trainer.update
+    updates = []
+
+    def update(self: Trainer, **options: bool) -> None:
+        real(self, **options)
+        updates.append(self.step)
+        if len(updates) == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Trainer, "update", update)
+    with pytest.raises(SystemExit) as stop:
+        smoke("enwik8-speedrun", tmp_path)
+    assert stop.value.code == 130
+    assert "the same command goes on" in " ".join(capsys.readouterr().err.split())
+    smoke("enwik8-speedrun", tmp_path)
+    assert updates == [1, 2, 3, 4]
 
 
 def test_an_unknown_table_lists_those_there_are(tmp_path: Path, capsys) -> None:
