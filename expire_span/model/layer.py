@@ -92,6 +92,7 @@ class Layer(nn.Module):
         positions: Tensor,
         impl: str = AUTOMATIC,
         dropped: bool = False,
+        attached: bool = True,
     ) -> LayerStep:
         """One block through the layer.
 
@@ -103,6 +104,7 @@ class Layer(nn.Module):
             impl: which implementation of span attention computes it.
             dropped: the layer passes its input on and pays no penalty, yet its memory is still
                 written and still expires.
+            attached: whether gradients flow from what is kept into this block.
         """
         sets = self.keeper.read(memory, _as_computed(states), window)
         with torch.no_grad() if dropped else nullcontext():
@@ -112,7 +114,7 @@ class Layer(nn.Module):
         if not dropped:
             present = readable[0][:, -window.length :]
             attended = self.attention(present, sets, readable, deadlines, positions, impl)
-        kept = self.keeper.keep(sets, deadlines, window)
+        kept = self.keeper.keep(sets if attached else _detached(sets), deadlines, window)
         spans = self.keeper.spans(sets, deadlines, window).detach().float()
         return LayerStep(
             states=states if dropped else self._after_attention(states, attended),
@@ -150,6 +152,13 @@ class Layer(nn.Module):
             return states + self.feedforward(self.feedforward_norm(states))
         states = self.attention_norm(states)
         return self.feedforward_norm(states + self.feedforward(states))
+
+
+def _detached(sets: Sequence[StateSet]) -> list[StateSet]:
+    """The same states without the history that gradients would flow back through."""
+    return [
+        StateSet(one.states.detach(), one.times, one.seen, one.positions, one.rows) for one in sets
+    ]
 
 
 def _as_computed(states: Tensor) -> Tensor:

@@ -152,6 +152,7 @@ class Transformer(nn.Module):
         starts: Tensor | None = None,
         limit: int | None = None,
         generator: torch.Generator | None = None,
+        attached: bool = True,
     ) -> Step:
         """Read the next steps of every row.
 
@@ -163,6 +164,8 @@ class Transformer(nn.Module):
             limit: distance beyond which nothing is seen in this call; nothing is deleted for it.
             generator: CPU source of the draws that shape memory in training (random shortening,
                 LayerDrop); PyTorch's default if None.
+            attached: whether gradients can flow from the returned memory into this call. Training
+                that cuts them anyway saves time and memory by saying so here.
         """
         self._check(tokens, memory, starts, limit)
         window = Window(
@@ -177,7 +180,7 @@ class Transformer(nn.Module):
         dropped = self._dropped(generator)
         impl = self._implementation()
         for layer, layer_memory, skip in zip(self.layers, memory.layers, dropped, strict=True):
-            steps.append(layer(states, layer_memory, window, self.positions, impl, dropped=skip))
+            steps.append(layer(states, layer_memory, window, self.positions, impl, skip, attached))
             states = steps[-1].states
         settling = Settling.of([step.kept for step in steps])
         # A graph that is being captured has nothing to send yet: whoever replays it does that.

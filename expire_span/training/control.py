@@ -3,7 +3,7 @@
 The memory policy has a coefficient (the paper's alpha); what is decided here is the weight that
 multiplies it. With a target, a controller moves the weight until live memory meets the target.
 
-The law. Let e = log(live / target), live smoothed over some steps, and c = e cut to -1 .. 1. Then
+The law. Let e = log(live / target), live smoothed over some steps, and c = e cut to -CUT .. CUT:
 
     weight = sinh(GAIN * c + s)        s = sum of c / INTEGRAL over the steps that count
 
@@ -16,6 +16,8 @@ which is a PI controller. Why so:
   run whose spans had become too short while its task was satisfied could not come back otherwise.
 - A step counts in the sum unless live memory is far from its target and on its way there. The sum
   would otherwise go on growing on the way, and carry the spans past the target.
+- The error is cut because more of it says nothing new, and a huge penalty would, where all
+  gradients are clipped together, leave nothing of the task's.
 - The weight is 0 until the stream is longer than the longest span: memory is still filling.
 
 All of it stays on the device, so that no step waits for it.
@@ -30,13 +32,14 @@ from torch import Tensor
 from expire_span.model.memory import MemoryPolicy
 from expire_span.training.schedule import PenaltySchedule
 
-GAIN = 4.0
-INTEGRAL = 30.0  # steps in which an error of 1 adds 1 to the sum
+GAIN = 10.0
+CUT = 0.4
+INTEGRAL = 15.0  # steps in which an error of 1 would add 1 to the sum
 SMOOTHING = 20.0  # steps, of live memory
 PACE = 100.0  # steps, of the change of the error
 NEAR = 0.25  # the error below which every step counts
 ARRIVAL = 10_000.0  # steps in which the present pace would have to reach the target
-LARGEST = 6.0  # of the sum
+LARGEST = 8.0  # of the sum
 
 
 class PenaltyControl:
@@ -93,7 +96,7 @@ class PenaltyControl:
         error = smoothed - math.log(target)
         arriving = (error * pace < 0) & (pace.abs() > error.abs() / ARRIVAL)
         counts = ~arriving | (error.abs() < NEAR)
-        cut = error.clamp(-1, 1)
+        cut = error.clamp(-CUT, CUT)
         total = (total + torch.where(counts, cut / INTEGRAL, 0)).clamp(-LARGEST, LARGEST)
         state = torch.stack([GAIN * cut + total, total, smoothed, pace, seen + 1])
         # A fault is for the guard to name; it must not stay here.

@@ -66,11 +66,12 @@ class GradientSums:
 
     def take(self) -> None:
         """Add what the parameters have, and leave them without."""
-        for parameter in self._parameters:
-            if parameter.grad is not None and parameter in self._sums:
-                self._sums[parameter] += parameter.grad
-            elif parameter.grad is not None:
-                self._sums[parameter] = parameter.grad.clone()
+        found = {p: p.grad for p in self._parameters if p.grad is not None}
+        known = [p for p in found if p in self._sums]
+        if known:
+            torch._foreach_add_([self._sums[p] for p in known], [found[p] for p in known])
+        self._sums |= {p: gradient.clone() for p, gradient in found.items() if p not in self._sums}
+        for parameter in found:
             parameter.grad = None
 
     def give(self) -> None:

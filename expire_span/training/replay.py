@@ -61,6 +61,7 @@ class Pass:
         memory = self.memory().map(lambda _, tensor: tensor.clone())
         return replace(
             self,
+            objective=self.objective.detach(),
             spans=tuple(spans.clone() for spans in self.spans),
             settling=Settling.of(memory.layers),
             frame=replace(memory, layers=()),

@@ -85,7 +85,8 @@ class Trainer:
         self.score = experiment.task.score()
         self.means = Means()
         self.guard = Guard(self.model, ranks)
-        self.latest: list[Pass] = []  # the parts of the last update
+        self._stats: MemoryStats | None = None  # of the last update
+        self._spans: list[tuple[Tensor, ...]] = []  # of each part of it, for each layer
 
     def update(self, watch_spans: bool = False, stop: bool = False) -> None:
         """Read one block and update the weights.
@@ -98,7 +99,8 @@ class Trainer:
         position = self.stream.steps_read
         batch = self.stream.read(self.experiment.model.block).to(self.device)
         scored = self.ranks.add_up(batch.scored.sum()).clamp(min=1)
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         passes = self._learn(batch, scored, watch_spans)
         nll = torch.cat([each.nll for each in passes])
         self._apply(passes, nll, position, stop)
@@ -120,10 +122,10 @@ class Trainer:
 
     def stats(self) -> MemoryStats:
         """How much was remembered in the last update, on all ranks."""
-        found = combine([each.stats for each in self.latest])
-        return combine(
-            self.ranks.gather(MemoryStats(**{k: v.cpu() for k, v in vars(found).items()}))
-        )
+        if self._stats is None:
+            raise ValueError("There has been no update yet: there is nothing to tell of.")
+        mine = MemoryStats(**{name: found.cpu() for name, found in vars(self._stats).items()})
+        return combine(self.ranks.gather(mine))
 
     def checkpoint(self) -> Checkpoint:
         """All of the run's state; raises `NotFinite` rather than saving what is broken."""
@@ -180,7 +182,7 @@ class Trainer:
         head = self.model.sequence_head()
         with autocast(self.device, self.experiment.precision):
             step = self.model(
-                batch.inputs, memory, starts=batch.starts, generator=self.memory_draws()
+                batch.inputs, memory, batch.starts, generator=self.memory_draws(), attached=False
             )
             nll = torch.where(batch.scored, head.nll(step.hidden, batch.targets), 0)
             with torch.no_grad():
@@ -242,21 +244,20 @@ class Trainer:
         """Keep what the next report will tell of."""
         guesses = [each.predictions for each in passes if each.predictions is not None]
         self.score.update(batch, nll, torch.cat(guesses) if guesses else None)
-        self.means.add(
-            penalty=torch.stack([each.penalty for each in passes]).mean(),
-            **vars(combine([each.stats for each in passes])),
-        )
+        self._stats = combine([each.stats for each in passes])
+        self._spans = [each.spans for each in passes]
+        penalty = torch.stack([each.penalty for each in passes]).mean()
+        self.means.add(penalty=penalty, **vars(self._stats))
         shares = [each.pull.task_share() for each in passes if each.pull is not None]
         if shares:
             self.means.add(task_share_of_span_gradient=torch.stack(shares).mean())
-        self.latest = passes
 
     def _histogram(self) -> Metrics:
         """Spans of the last update, in bins, for each layer."""
         longest = self.experiment.model.memory.longest_learned_span()
-        if longest is None or not self.latest:
+        if longest is None or not self._spans:
             return {}
-        layers = zip(*(each.spans for each in self.latest), strict=True)
+        layers = zip(*self._spans, strict=True)
         shares = span_histogram([torch.cat(parts) for parts in layers], longest).cpu()
         shares = torch.stack(self.ranks.gather(shares)).mean(dim=0)
         by_layer = {f"layer_{n}": row.tolist() for n, row in enumerate(shares)}

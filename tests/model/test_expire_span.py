@@ -17,6 +17,7 @@ from torch import Tensor
 from expire_span import ExpireSpan, Memory, Transformer
 from expire_span.model.memory import Window
 from expire_span.model.memory.expire_span import ExpireSpanKeeper, ExpiringMemory
+from expire_span.model.memory.packed import PackedStates
 from expire_span.model.ops.ramp import NEVER
 from policies import (
     UNBUDGETED,
@@ -609,3 +610,28 @@ def test_stats_tell_the_mean_and_the_longest_span_of_the_call() -> None:
     expected = (4 * spans[[3]] + 2 * spans[[5]]) / 6
     assert_same(step.stats.mean_span, expected, tolerance=1e-6)
     assert_same(step.stats.max_span, spans[[3, 5]].max()[None], tolerance=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_memory_of_half_a_million_steps_ends_on_the_very_step(dtype: torch.dtype) -> None:
+    """Times are counted from the block, so a deadline far from its state loses nothing near it."""
+    span, ramp, block = 2**19, 4, 6
+    model = make_model(Case(ExpireSpan(2 * span, ramp), block=block), layers=1).to(dtype)
+    set_predictor(model, 0.0, 0.0)  # every span is 2**19
+    memory = model.start(1)
+    # Seen last, counted from the next block's first query: at -1, 0, 2 and 9.
+    ends = torch.tensor([-1, 0, 2, 9])
+    far = PackedStates(
+        states=torch.randn(4, 8, dtype=dtype),
+        times=ends - span - ramp + 1,
+        rows=torch.zeros(4, dtype=torch.int64),
+        offsets=torch.tensor([0, 4]),
+    )
+    near = torch.zeros(1, 0, 8, dtype=dtype)
+    memory = replace(memory, layers=(ExpiringMemory(near, far),), origin=memory.origin - 2 * span)
+    step = model(random_tokens(1, block), memory)
+    alone = model(random_tokens(1, block), model.start(1))
+    seen = (step.stats.live - alone.stats.live) * block
+    assert seen.item() == pytest.approx(0 + 1 + 3 + 6)
+    assert step.memory.layers[0].far.times.tolist() == [(9 - span - ramp + 1) - block]

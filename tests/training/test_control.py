@@ -8,7 +8,7 @@ import torch
 
 from expire_span import ExpireSpan, FixedSpan
 from expire_span.experiments.recall import recall
-from expire_span.training.control import GAIN, LARGEST, PenaltyControl
+from expire_span.training.control import CUT, GAIN, LARGEST, PenaltyControl
 from expire_span.training.evaluation import evaluate
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.training.trainer import Trainer
@@ -35,15 +35,16 @@ def drive(controller: PenaltyControl, plant, steps: int, first: int = 1) -> list
 class AdamLike:
     """Spans that move at a pace given by the sign of the pull, hardly by its strength.
 
-    The task pulls them longer while there are fewer than `wanted`, and not at all beyond.
+    The task pulls them longer while there are fewer than `wanted`, and not at all beyond. A weight
+    of 1 counts for `scale`.
     """
 
-    def __init__(self, live: float, wanted: float, pace: float = 0.02):
-        self.log, self.wanted, self.pace = math.log(live), wanted, pace
+    def __init__(self, live: float, wanted: float, pace: float = 0.02, scale: float = 1.0):
+        self.log, self.wanted, self.pace, self.scale = math.log(live), wanted, pace, scale
 
     def __call__(self, weight: float) -> float:
         task = 0.3 if math.exp(self.log) < self.wanted else 0.0
-        pull = task - weight
+        pull = task - self.scale * weight
         self.log += self.pace * math.tanh(3 * pull)
         return math.exp(self.log)
 
@@ -64,6 +65,13 @@ def test_a_target_is_met_from_either_side_whatever_the_task_would_keep(start, wa
     assert max(settled) < 105
 
 
+@pytest.mark.parametrize("scale", [0.001, 0.03, 30.0])
+def test_the_coefficient_may_be_wrong_by_orders_of_magnitude(scale):
+    found = drive(control(target_live=100.0), AdamLike(150.0, 1000.0, 0.004, scale), 2000)
+    assert min(found[-300:]) > 95
+    assert max(found[-300:]) < 105
+
+
 def test_a_long_way_to_the_target_does_not_carry_the_spans_past_it():
     found = drive(control(target_live=100.0), AdamLike(4000.0, 1000.0, pace=0.004), 2000)
     assert min(found) > 80
@@ -73,7 +81,7 @@ def test_a_long_way_to_the_target_does_not_carry_the_spans_past_it():
 def test_the_weight_stays_in_bounds_where_nothing_helps():
     controller = control(target_live=10.0)
     drive(controller, lambda _: 50.0, 1500)
-    assert controller.weight(9999, None, True) == pytest.approx(math.sinh(LARGEST + GAIN))
+    assert controller.weight(9999, None, True) == pytest.approx(math.sinh(LARGEST + GAIN * CUT))
 
 
 def test_nothing_is_adjusted_while_memory_is_still_filling_or_the_penalty_waits():

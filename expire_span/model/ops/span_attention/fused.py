@@ -323,7 +323,7 @@ class _Call:
         }
 
 
-def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool) -> Tile:
+def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool, fading: bool) -> Tile:
     """The tile of a kernel: "forward", or the gradients by "query" or by "key".
 
     For half precision and width 64 they are the fastest that `benchmarks/attention.py --tune` found
@@ -335,14 +335,17 @@ def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool) -> Til
     if width == 128:
         return Tile(64, 64, stages=2)
     if kernel == "key":
-        return Tile(32, 64)
+        return Tile(32, 64) if fading or not ordered else Tile(16, 64)
+    if kernel == "query" and ordered:
+        return Tile(64, 16, stages=4) if fading else Tile(64, 64)
     if positions:
         return Tile(64, 32) if ordered else Tile(64, 64, stages=2)
     return Tile(64, 128, stages=3 if kernel == "forward" else 2)
 
 
 def _tile(kernel: str, queries: Tensor, keys: _FlatSet) -> Tile:
-    return tile_of(kernel, queries, len(keys.positions) > 0, keys.ordered)
+    positions, fading = len(keys.positions) > 0, len(keys.deadline) > 0
+    return tile_of(kernel, queries, positions, keys.ordered, fading)
 
 
 def _forward(
@@ -390,13 +393,29 @@ def _backward(
     several = len(taken) > 1
     d_queries = torch.empty_like(queries, dtype=torch.float32 if several else queries.dtype)
     by_set = [
-        _backward_set(call, keys, words, (grad, lse, delta), d_queries, i in taken, i != taken[0])
-        for i, (keys, words) in enumerate(zip(sets, key_words, strict=True))
+        () if i in taken else tuple(torch.zeros_like(part) for part in _learned([keys]))
+        for i, keys in enumerate(sets)
     ]
+    # Last comes the first set: where it has positions, adding theirs makes the final numbers.
+    for i in reversed(taken):
+        final = torch.empty_like(queries) if i == taken[0] and sets[i].ordered else d_queries
+        about = _Gradients(grad, lse, delta, d_queries, final)
+        by_set[i] = _backward_set(call, sets[i], key_words[i], about, add=i != taken[-1])
     return [
-        d_queries.to(queries.dtype),
+        final.to(queries.dtype),
         *(part for parts in zip(*by_set, strict=True) for part in parts),
     ]
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """What the gradients of a set are made from, and where those of the queries go."""
+
+    grad: Tensor  # of the output, [B, T, H, E]
+    lse: Tensor  # [B, H, T]
+    delta: Tensor  # [B, H, T]
+    d_queries: Tensor  # [B, T, H, E], so far
+    final: Tensor  # [B, T, H, E], once this set's positions have been added
 
 
 def _learned(sets: list[_FlatSet]) -> Iterator[Tensor]:
@@ -409,15 +428,15 @@ def _backward_set(
     call: _Call,
     keys: _FlatSet,
     words: Tensor,
-    about_out: tuple[Tensor, Tensor, Tensor],
-    d_queries: Tensor,
-    taken: bool,
+    about: "_Gradients",
     add: bool,
 ) -> tuple[Tensor, ...]:
-    """Gradients of one set's keys, values, deadlines and positions; of the queries in place."""
-    if not taken:
-        return tuple(torch.zeros_like(part) for part in _learned([keys]))
+    """Gradients of one set's keys, values, deadlines and positions; of the queries in place.
+
+    With `add`, those of the queries are added to the ones that are there.
+    """
     queries = call.queries
+    about_out = about.grad, about.lse, about.delta
     batch, _, heads, _ = queries.shape
     query_tile, key_tile = (_tile(kernel, queries, keys) for kernel in ("query", "key"))
     d_keys, d_values = torch.empty_like(keys.keys), torch.empty_like(keys.values)
@@ -429,7 +448,7 @@ def _backward_set(
         d_scores = (torch.empty_like if keys.ordered else torch.zeros_like)(scores)
         inputs = _inputs(call, keys, scores, words)
         _kernels().span_bwd_q_kernel[_query_grid(call, query_tile, rows)](
-            *inputs, *lists, *about_out, d_queries, d_scores,
+            *inputs, *lists, *about_out, about.d_queries, d_scores,
             S=lists[0].shape[-1], row0=row, CONTINUE=add,
             **call.common, **_about(keys), **_cut(query_tile),
         )  # fmt: skip
@@ -439,7 +458,8 @@ def _backward_set(
             **call.common, **_about(keys), **_cut(key_tile),
         )  # fmt: skip
         here = slice(row, row + rows)
-        _backward_positions(keys, d_scores, queries[here], d_queries[here], d_positions)
+        some = about.d_queries[here], about.final[here]
+        _backward_positions(keys, d_scores, queries[here], *some, d_positions)
     if len(keys.deadline) == 1:
         d_deadline = d_deadline.sum(dim=0, keepdim=True)
     return d_keys, d_values, d_deadline, d_positions.to(keys.positions.dtype)
@@ -481,9 +501,17 @@ def _scores(keys: _FlatSet, queries: Tensor) -> Tensor:
 
 
 def _backward_positions(
-    keys: _FlatSet, d_scores: Tensor, queries: Tensor, d_queries: Tensor, d_positions: Tensor
+    keys: _FlatSet,
+    d_scores: Tensor,
+    queries: Tensor,
+    d_queries: Tensor,
+    final: Tensor,
+    d_positions: Tensor,
 ) -> None:
-    """Add to the gradients of queries and positions what that of their scores is worth."""
+    """Add to the gradients of queries and positions what that of their scores is worth.
+
+    Of the queries it is then `final`, unless keys are unordered.
+    """
     rows, length, heads, width = queries.shape
     factor = 1 / math.sqrt(width)
     if not len(keys.positions):
@@ -495,8 +523,9 @@ def _backward_positions(
     tile = _product_tile(queries)
     sizes = {"T": length, "H": heads, "rows": rows, "E": width}
     _kernels().span_bwd_scores_kernel[_class_grid(queries, tile)](
-        d_scores, keys.positions, d_queries, factor, **sizes, **_columns(keys), **_product_cut(tile)
-    )
+        d_scores, keys.positions, d_queries, final, factor, **sizes,
+        **_columns(keys), **_product_cut(tile),
+    )  # fmt: skip
     parts = queries.new_empty((8, _TABLE_PARTS, keys.columns, width), dtype=torch.float32)
     _kernels().span_bwd_table_kernel[(_cdiv(keys.columns, tile.keys), 8, _TABLE_PARTS)](
         d_scores, queries, parts, **sizes,

@@ -514,9 +514,10 @@ def span_bwd_q_kernel(
         p_qp = qp + (i_r.to(tl.int64) * T * H + i_h) * (W8 * 8)
         p_dqp = dqp + (i_r.to(tl.int64) * T * H + i_h) * (W8 * 8)
         o_row = ordered_rows(o_t, T, H, P, W8, time0)[:, None]
-        # Where every position is that of a key, each entry is written once: by its tile.
+        # Where every column is that of a key, each entry is written once: by its tile.
         t_last = tl.minimum(i_t * BT + BT, T) - 1
-        if (i_t * BT < P + time0) | (t_last - 1 - time0 >= eos - bos):
+        n_last = ((t_last - P - time0) >> 3) * 8 + W8 * 8
+        if (i_t * BT < P + time0) | (n_last > n_tiles * BN):
             clear_ordered(p_dqp, o_t, T, H, W8, BT, BN)
         for i in range(n_whole, n_tiles - n_partial):  # unseen tiles
             o_n = tl.load(p_tiles + i) * BN + tl.arange(0, BN)
@@ -815,6 +816,7 @@ def span_scores_kernel(
 def span_bwd_scores_kernel(
     dqp,
     table,
+    before_dq,
     dq,
     factor,
     T,
@@ -827,7 +829,7 @@ def span_bwd_scores_kernel(
     BX: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """Add to dQ of BX queries of a class what the gradient of their position scores is worth."""
+    """dQ of BX queries of a class: that before, and what their position scores are worth."""
     i_x, i_c = tl.program_id(0), tl.program_id(1)
     o_bth, m_x = rows_of_class(i_x, i_c, rows, T, H, tl.cdiv(T, 8), BX)
     o_e = tl.arange(0, E)
@@ -836,14 +838,15 @@ def span_bwd_scores_kernel(
     for c in range(0, W8 * 8, BC):
         o_c = c + tl.arange(0, BC)
         o_p, m_p = table_row(o_c, i_c, P, time0)
-        # Nothing has been written where the table has no row.
-        b_dqp = tl.load(p_row + o_c[None, :], mask=m_x[:, None] & m_p[None, :], other=0.0)
+        m_c = m_x[:, None] & (o_c < W8 * 8)[None, :]
+        b_dqp = tl.load(p_row + o_c[None, :], mask=m_c, other=0.0)
         p_table = table + o_p[:, None] * E + o_e[None, :]
         b_table = tl.load(p_table, mask=m_p[:, None], other=0.0)
         b_dq = tl.dot(b_dqp, b_table, b_dq, input_precision="ieee")
-    p_dq = dq + o_bth[:, None] * E + o_e[None, :]
-    b_dq = tl.load(p_dq, mask=m_x[:, None], other=0.0).to(tl.float32) + b_dq * factor
-    tl.store(p_dq, b_dq.to(dq.dtype.element_ty), mask=m_x[:, None])
+    o_dq = o_bth[:, None] * E + o_e[None, :]
+    b_before = tl.load(before_dq + o_dq, mask=m_x[:, None], other=0.0).to(tl.float32)
+    b_dq = b_before + b_dq * factor
+    tl.store(dq + o_dq, b_dq.to(dq.dtype.element_ty), mask=m_x[:, None])
 
 
 @triton.jit(do_not_specialize=VARYING)

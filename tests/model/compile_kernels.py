@@ -1,0 +1,114 @@
+"""Compile every kernel that a training step launches, for an NVIDIA H100 or H200, without a GPU.
+
+    python tests/model/compile_kernels.py float32|bfloat16
+
+Attention runs on CPU tensors, but instead of being launched each kernel is compiled down to machine
+code. That finds what Triton's interpreter lets pass. Prints a line for each kernel.
+
+Run by `test_kernels_compile.py` in a process of its own: a process either interprets or compiles.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from expire_span.model.ops.rows import fused_take_rows
+from expire_span.model.ops.rows import kernels as row_kernels
+from expire_span.model.ops.span_attention import KeySet, Visibility, fused, kernels
+
+HOPPER = GPUTarget("cuda", 90, 32)
+NAMES = {
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+
+
+class Compiled:
+    """Stands in for a kernel: what would launch it compiles it."""
+
+    def __init__(self, kernel: Any):
+        self.kernel = kernel
+
+    def __getitem__(self, grid: object) -> "Compiled":
+        return self
+
+    def __call__(self, *args: Any, num_warps: int = 4, num_stages: int = 3, **named: Any) -> None:
+        given = dict(zip(self.kernel.arg_names, args, strict=False)) | named
+        fixed = {p.num: given[p.name] for p in self.kernel.params if p.is_constexpr}
+        signature = {
+            p.name: "constexpr" if p.is_constexpr else type_of(given[p.name])
+            for p in self.kernel.params
+        }
+        source = ASTSource(self.kernel, signature, {(n,): value for n, value in fixed.items()})
+        options = {"num_warps": num_warps, "num_stages": num_stages}
+        found = triton.compile(source, target=HOPPER, options=options)
+        assert found.asm["cubin"]
+        print(self.kernel.__name__, list(fixed.values()))
+
+
+def type_of(value: Tensor | float) -> str:
+    if isinstance(value, Tensor):
+        return "*" + NAMES[value.dtype]
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+class AllCompiled:
+    """Stands in for a module of kernels."""
+
+    def __init__(self, module: Any):
+        self.module = module
+
+    def __getattr__(self, name: str) -> Compiled:
+        return Compiled(getattr(self.module, name))
+
+
+def attend(dtype: torch.dtype, dropout: float) -> None:
+    """Near keys with positions and far keys, both fading, forward and backward."""
+
+    def learned(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=dtype).requires_grad_()
+
+    times = torch.arange(-64, 64)
+    near = KeySet(
+        learned(2, 128, 2, 64),
+        learned(2, 128, 2, 64),
+        Visibility((times + 1)[None, None], torch.full((1, 1, 128), 99), begin=-64),
+        torch.rand(2, 1, 128).requires_grad_(),
+        learned(64, 64),
+    )
+    far = KeySet(
+        learned(50, 2, 64),
+        learned(50, 2, 64),
+        Visibility(
+            torch.full((50,), -99), torch.full((50,), 99), offsets=torch.tensor([0, 20, 50])
+        ),
+        torch.rand(50).requires_grad_(),
+    )
+    out = fused.fused_attention(learned(2, 64, 2, 64), [near, far], ramp=8, dropout=dropout)
+    out.sum().backward()
+
+
+def main() -> None:
+    dtype = getattr(torch, sys.argv[1])
+    module = AllCompiled(kernels)
+    fused._kernels = lambda: module  # type: ignore[assignment]
+    fused._check_device = lambda queries: None
+    attend(dtype, dropout=0.3)
+    row_kernels.take_rows_kernel = Compiled(row_kernels.take_rows_kernel)
+    fused_take_rows(
+        torch.ones(4, 8, dtype=dtype), torch.ones(2, 3, 8, dtype=dtype), torch.ones(5).long()
+    )
+
+
+if __name__ == "__main__":
+    main()
