@@ -21,6 +21,7 @@ from expire_span.analysis.loss import loss_along
 from expire_span.experiments import TABLES
 from expire_span.experiments.scale import Scale
 from expire_span.experiments.table import COLUMNS, Line, Table
+from expire_span.model.memory import AdaptiveSpan, AnyMemory, Compressive, ExpireSpan, FixedSpan
 from expire_span.tasks import PG19, Enwik8, Instruction, WikiText
 from expire_span.training.distributed import choose_device
 from expire_span.training.evaluation import evaluate
@@ -182,10 +183,28 @@ def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
         "steps": step,
         "tokens": step * experiment.batch * experiment.model.block,
         "parameters": sum(parameter.numel() for parameter in model.parameters()) / 1e6,
+        **_oracle(experiment),
         **_pace(folder / METRICS),
         **_plain(test),
         "valid": _plain(valid),
     }
+
+
+def _oracle(experiment: Experiment) -> dict[str, float]:
+    """How a perfect reader would do with as long a memory, if the task knows."""
+    found = experiment.task.oracle(_reach(experiment.model.memory))
+    return {} if found is None else {"oracle": found}
+
+
+def _reach(memory: AnyMemory) -> int:
+    """How many steps back a memory can reach in one layer."""
+    match memory:
+        case FixedSpan():
+            return memory.span
+        case Compressive():
+            return memory.span + memory.compressed * memory.rate
+        case ExpireSpan() | AdaptiveSpan():
+            return memory.max_span
 
 
 def _plain(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -227,6 +246,7 @@ def _outcome(line: Line, table: Table, root: Path) -> Outcome:
         performance=_values(runs, table.metric, table.split),
         memory=_values(runs, "live", table.split),
         paper=paper if isinstance(paper, (int, float)) else None,
+        oracle=next((run["oracle"] for run in runs if "oracle" in run), None),
         curve=json.loads(curve.read_text()) if curve.exists() else (),
     )
 

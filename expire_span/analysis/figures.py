@@ -25,6 +25,7 @@ class Outcome:
     performance: Sequence[float]
     memory: Sequence[float]
     paper: float | None = None
+    oracle: float | None = None
     curve: Sequence[float] = ()
 
     @property
@@ -34,18 +35,22 @@ class Outcome:
 
 
 def draw_beside(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
-    """Every run as a point, the paper's number as a stroke, one model a line."""
+    """One model a line: runs as points, strokes for the paper's number and a perfect reader's."""
     for place, outcome in enumerate(outcomes):
         axes.plot(outcome.performance, [place] * len(outcome.performance), "o", color=COLOURS[1])
         if outcome.paper is not None:
             axes.plot([outcome.paper] * 2, [place - 0.3, place + 0.3], color=COLOURS[0], lw=3)
+        if outcome.oracle is not None:
+            axes.plot(outcome.oracle, place, "|", color="black", ms=14)
+    if any(outcome.oracle is not None for outcome in outcomes):
+        axes.plot([], [], "|", color="black", ms=14, label="a perfect reader with this memory")
     axes.plot([], [], "o", color=COLOURS[1], label="ours")
     axes.plot([], [], color=COLOURS[0], lw=3, label="paper")
     axes.set_yticks(range(len(outcomes)), labels=[outcome.label for outcome in outcomes])
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel(heading)
-    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3)
 
 
 def draw_memory(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:

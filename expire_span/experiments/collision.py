@@ -96,6 +96,7 @@ COLLIDING = Table(
         _line("Expire-Span 64k", expire_span(65_536, shorten=True), error=26.7),
         _line("Adaptive-Span 32k", adaptive_span(32_768), peak_gb="out of memory"),
     ),
+    columns=("oracle", "live", "peak_gb", "milliseconds"),
     remark="Peak memory: the paper's Adaptive-Span 32k runs out where its Expire-Span 64k trains.",
 )
 

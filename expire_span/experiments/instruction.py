@@ -87,6 +87,7 @@ INSTRUCTION = Table(
         ),
         EXPIRE_SPAN,
     ),
+    columns=("oracle", "live", "peak_gb", "milliseconds"),
     remark="Stories told with LIGHT's texts, not the paper's dialogues; other GPUs, other batches.",
 )
 

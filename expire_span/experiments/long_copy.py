@@ -79,5 +79,6 @@ COPY = Table(
         _line("Expire-Span, 1/8 of the distance (16k)", expire_span, 8, 0.294),
         _line("Expire-Span, all of the distance (128k)", expire_span, 1, 0.521),
     ),
+    columns=("oracle", "live", "peak_gb", "milliseconds"),
     remark="Distances up to 128k in the paper, up to 16k at `single` scale, and log-uniform.",
 )

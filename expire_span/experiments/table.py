@@ -13,12 +13,14 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "bpb": ("bits/byte", ".3f"),
     "bpc": ("bits/char", ".3f"),
     "perplexity": ("perplexity", ".1f"),
+    "oracle": ("perfect reader", ".3g"),
     "live": ("live memories", ",.0f"),
     "parameters": ("M parameters", ".1f"),
     "peak_gb": ("peak GB", ".1f"),
     "milliseconds": ("ms/update", ".0f"),
 }
-"""Heading and format of all that is said of a model."""
+"""Heading and format of all that is said of a model. A perfect reader holds as many steps as the
+memory reaches back in one layer; layers can hand on what they saw, so a window may see more."""
 
 Picture = Literal["beside", "memory", "stream"]
 

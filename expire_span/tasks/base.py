@@ -254,6 +254,10 @@ class Task(ABC):
     def score(self) -> Score:
         """A new score with nothing added up."""
 
+    def oracle(self, memory: int) -> float | None:
+        """The metric of a perfect reader that holds the last `memory` steps, where it is known."""
+        return None
+
     def files(self) -> tuple[Path, ...]:
         """The files that the data is read from; none for made-up data."""
         return ()
