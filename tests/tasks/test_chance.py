@@ -6,19 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expire_span.tasks.chance import below, fields, happens, hashed
+from plain_chance import plain_hash, sixteens
 
 ANY = st.integers(-(2**62), 2**62)
-
-
-def plain_hash(*place: int) -> int:
-    """SplitMix64's output function over unsigned Python numbers, place after place."""
-    mixed = 0
-    for part in place:
-        mixed = (mixed + (part + 1) * 0x9E3779B97F4A7C15) % 2**64
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64
-        mixed ^= mixed >> 31
-    return mixed
 
 
 def test_the_first_numbers_are_those_of_splitmix64() -> None:
@@ -33,9 +23,7 @@ def test_numbers_and_tensors_hash_as_plain_arithmetic_does(place: list[int]) -> 
     expected = plain_hash(*place)
     assert int(hashed(*place)) % 2**64 == expected
     assert int(hashed(*map(torch.tensor, place))) % 2**64 == expected
-    assert [int(field) for field in fields(hashed(*place))] == [
-        (expected >> shift) % 2**16 for shift in (0, 16, 32, 48)
-    ]
+    assert [int(field) for field in fields(hashed(*place))] == sixteens(expected)
 
 
 def test_places_broadcast() -> None:

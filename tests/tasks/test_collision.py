@@ -7,18 +7,13 @@ from statistics import NormalDist
 
 import pytest
 import torch
-from tasks.test_chance import plain_hash
 
 from expire_span.tasks import Batch, Collision, CollisionEasy, Split
 from expire_span.tasks.collision import ENTRIES
 from expire_span.tasks.particles import COLOURS, PLACE, QUESTION, STEPS_AT_A_TIME, VELOCITY
+from plain_chance import plain_hash, sixteens
 
 SPLIT_NUMBERS = {"train": 0, "valid": 1, "test": 2}
-
-
-def sixteens(bits: int) -> list[int]:
-    """The four 16-bit numbers in 64 bits."""
-    return [(bits >> shift) % 2**16 for shift in (0, 16, 32, 48)]
 
 
 def quadrant_of(cell: list[int]) -> int:
