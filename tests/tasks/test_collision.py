@@ -251,6 +251,19 @@ def test_nothing_but_the_answer_is_asked_of_someone_who_knows_nothing() -> None:
     assert answers / answers.sum() == pytest.approx(torch.full((4,), 0.25).double(), abs=0.03)
 
 
+def test_the_best_constant_guesses_of_the_easy_version() -> None:
+    """The bound that its docstring names."""
+    batch = CollisionEasy().stream("train", 128, seed=2).read(5 * 4000)
+    answers = batch.targets[batch.scored].bincount(minlength=68).double()
+    quadrants, labels = answers[:4] / answers[:4].sum(), answers[4:] / answers[4:].sum()
+    assert quadrants == pytest.approx(torch.full((4,), 0.25).double(), abs=0.03)
+    equal = labels[[21 * quadrant for quadrant in range(4)]]
+    assert equal == pytest.approx(torch.full((4,), 0.1).double(), abs=0.03)
+    assert equal.min() > labels.sort().values[-5]
+    right = quadrants.max() * answers[:4].sum() + labels.max() * answers[4:].sum()
+    assert 100 * (1 - right / answers.sum()) == pytest.approx(82, abs=3)
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
