@@ -2,9 +2,9 @@
 
 A block through twelve compiled layers is some two thousand kernels, which take the host longer to
 launch than the GPU to run. They are launched in the same way as long as all shapes stay the same,
-and shapes change seldom: memory has room in chunks. So when a block has the shapes of the one
-before, what the host launches is captured, and from then on replayed with other numbers. A block
-of new shapes runs as usual.
+and shapes change seldom: memory has room in chunks. So when some blocks in a row had the same
+shapes, what the host launches for the next one is captured, and from then on replayed with other
+numbers. A block of new shapes runs as usual. Capturing takes as long as several blocks.
 
 The memory and the spans that a replay returns lie in buffers which the next one writes again: they
 are to be used before that, as a training loop does, or cloned.
@@ -77,24 +77,28 @@ class Replay:
         model: whose gradients are wanted; it must have none yet when a block is read.
         read: reads one block; must do the same every time but for the numbers in its tensors.
         most: graphs to have at a time.
+        patience: blocks in a row that must have had the same shapes before these are captured.
     """
 
-    def __init__(self, model: Transformer, read: Read, most: int = 4):
+    def __init__(self, model: Transformer, read: Read, most: int = 4, patience: int = 3):
         self._read = read
         self._parameters = list(model.parameters())
         self._period = model.config.memory.period()
         self._most = most
         self._graphs: OrderedDict[Any, Captured] = OrderedDict()
-        self._before: Any = None
+        self._patience = patience
+        self._before: Any = None  # the shapes of the block before
+        self._in_a_row = 0
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, batch: Batch, memory: Memory, scored: Tensor, weight: Tensor) -> Pass:
         """Read a block; the gradients of its objective are then those of the parameters."""
         work = Work(batch, memory, scored, weight)
         shapes = (*work.shapes(), memory.clock % self._period)
-        if shapes not in self._graphs and shapes == self._before:
-            self._capture(shapes, work)
+        self._in_a_row = self._in_a_row + 1 if shapes == self._before else 0
         self._before = shapes
+        if shapes not in self._graphs and self._in_a_row >= self._patience:
+            self._capture(shapes, work)
         if shapes in self._graphs:
             self._graphs.move_to_end(shapes)
             return self._graphs[shapes].replay(work)
@@ -105,7 +109,7 @@ class Replay:
     def forget(self) -> None:
         """Give back the memory of all graphs."""
         self._graphs.clear()
-        self._before = None
+        self._before, self._in_a_row = None, 0
 
     def _capture(self, shapes: Any, work: "Work") -> None:
         while len(self._graphs) >= self._most:

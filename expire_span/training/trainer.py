@@ -73,8 +73,8 @@ class Trainer:
         torch.manual_seed(_mixed(experiment.seed, ranks.rank))  # but dropout of its own
         self._parameters = list(self.model.named_parameters())
         self.optimizer = build_optimizer(self.model, experiment.optimizer)
-        self.stream = experiment.task.stream("train", experiment.batch, experiment.seed)
-        self.stream.only(self.rows)
+        stream = experiment.task.stream("train", experiment.batch, experiment.seed)
+        self.stream = stream.only(self.rows).to(self.device)
         self.sources = SourceFiles(experiment.task.files())
         self.memories = tuple(self.model.start(self._part) for _ in range(experiment.accumulate))
         self.step = 0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expire_span.model.memory import packed
-from expire_span.model.memory.packed import best_first, count_by_row, keep_first
+from expire_span.model.memory.packed import best_first, count_by_row, in_chunks, keep_first
 from expire_span.model.ops.rows import fused_take_rows, reference_take_rows
 from expire_span.model.transformer import Step
 from policies import CASES, make_model, random_tokens
@@ -59,11 +59,19 @@ def test_entries_are_counted_by_row() -> None:
     assert count_by_row(marked, torch.tensor([0, 2, 2, 5])).tolist() == [1, 0, 2]
 
 
+@given(st.integers(0, 500), st.integers(0, 60), st.integers(1, 20))
+def test_room_is_enough_little_more_and_seldom_another(number: int, free: int, chunk: int) -> None:
+    found = in_chunks(torch.tensor(number), number + free, chunk).item()
+    assert number <= found < number + 3 * chunk
+    if free <= 2 * chunk and (number + free) % chunk == 0:
+        assert found == number + free  # what there is will do
+
+
 def test_room_in_chunks_changes_no_result(monkeypatch) -> None:
     """As on a GPU: dead states are kept where there is room for them, and play no part."""
 
-    def generous(number, now, per=1):
-        return number + 3 * per
+    def generous(number, now, chunk):
+        return number + chunk + 2
 
     case = CASES["expire-budget"]
     tokens = random_tokens(3, 8 * case.block)

@@ -104,7 +104,8 @@ class AdaptiveSpanKeeper(Keeper):
         """As many of the last states as the head that looks furthest can see."""
         furthest = torch.ceil(self.ratio.detach().double().max() * self.max_span + self.ramp)
         states, past = sets[0].states, sets[0].states.shape[1] - window.length
-        return ShrinkingMemory(last_states(states, self.max_span), room(furthest.long(), past))
+        needed = room(furthest.long(), past, chunk=max(window.length // 4, 1))
+        return ShrinkingMemory(last_states(states, self.max_span), needed)
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
         """z L of each head."""

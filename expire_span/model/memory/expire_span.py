@@ -130,7 +130,8 @@ class UnsettledMemory(State):
 
     def pending(self) -> Tensor:
         """How many older states to take, in all rows together."""
-        return self.pool.size()
+        batch, block, _ = self.near.shape
+        return self.pool.size(chunk=batch * max(block // 4, 1))
 
     def held(self) -> Tensor:
         """States physically stored, mean over rows."""

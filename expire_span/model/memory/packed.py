@@ -87,10 +87,10 @@ class Pool(State):
     order: Tensor  # int64 [M]
     offsets: Tensor  # int64 [B + 1]; the last is the number that stay
 
-    def size(self) -> Tensor:
+    def size(self, chunk: int) -> Tensor:
         """How many to take: those that stay, and on a GPU some more, see `room`."""
-        now, batch = len(self.candidates.packed), len(self.offsets) - 1
-        return room(self.offsets[-1], now, batch).clamp(max=len(self.order))
+        now = len(self.candidates.packed)
+        return room(self.offsets[-1], now, chunk).clamp(max=len(self.order))
 
     def take(self, count: int) -> PackedStates:
         """The states that stay; what `count` leaves room for beside them is long gone."""
@@ -128,16 +128,18 @@ def keep_first(order: Tensor, counts: Tensor, most: int) -> tuple[Tensor, Tensor
     return order[place.clamp(max=len(order) - 1)], kept
 
 
-def room(number: Tensor, now: int, per: int = 1) -> Tensor:
+def room(number: Tensor, now: int, chunk: int) -> Tensor:
     """For how many states to have room, if `number` are needed and there is room for `now`.
 
-    On a CPU just for those. On a GPU for some more, in chunks of 32 x `per`, so that sizes change
-    seldom: allocated memory is used again and again, and captured graphs too. Room is given up only
-    when more than two chunks are free.
+    On a CPU just for those. On a GPU for some more, in chunks, so that sizes change seldom:
+    allocated memory is used again and again, and captured graphs too. Room is given up only when
+    more than two chunks are free. What is in it costs no attention, only its projection.
     """
-    if not number.is_cuda:
-        return number
-    chunk = 32 * per
+    return in_chunks(number, now, chunk) if number.is_cuda else number
+
+
+def in_chunks(number: Tensor, now: int, chunk: int) -> Tensor:
+    """At least `number`: as many as `now` if that leaves at most two whole chunks free."""
     needed = (number + chunk - 1) // chunk * chunk
     present = torch.full_like(number, now)
     return torch.where((present >= needed) & (present <= needed + 2 * chunk), present, needed)
