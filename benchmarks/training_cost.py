@@ -3,10 +3,10 @@
     python benchmarks/training_cost.py                           the paper's enwik8 model on a GPU
     python benchmarks/training_cost.py --small                   a try on a CPU
 
-The same model, optimiser and stream are driven in turns by a bare loop (forward, backward, clip,
-Adam, memory: nothing else) and by the trainer. What happens only now and then is timed on its own
-and spread over the steps between: a report, the look at spans, the update that tells apart what
-pulls at spans (eager, not compiled), a checkpoint written in the background while updates go on.
+The same model, optimiser and stream are driven in turns by bare updates (data, forward, backward,
+clip, Adam, memory: nothing else) and by whole ones. What happens only now and then is timed on its
+own and spread over the steps between: a report, the look at spans, telling apart what pulls at them
+(a few rows, not compiled), a checkpoint written in the background while updates go on.
 
 Every number is a median of several turns. Prints a table and one JSON line; the exit status is 1
 if the system takes 3 % of a step or more.
@@ -26,9 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
 
-from expire_span.tasks import Batch
 from expire_span.training.distributed import ALONE, choose_device
-from expire_span.training.evaluation import autocast
 from expire_span.training.experiment import Experiment
 from expire_span.training.log import MetricLog
 from expire_span.training.loop import SHARES_EVERY
@@ -74,30 +72,18 @@ def experiment(args: argparse.Namespace, path: Path) -> Experiment:
     return found
 
 
-class BareLoop:
+def bare_update(trainer: Trainer) -> None:
     """What is left of an update without the system around it."""
-
-    def __init__(self, trainer: Trainer):
-        self.trainer = trainer
-        (self.memory,) = trainer.memories
-        self.parameters = list(trainer.model.parameters())
-
-    def __call__(self) -> None:
-        """One update."""
-        trainer, clip = self.trainer, self.trainer.experiment.optimizer.clip
-        batch: Batch = trainer.stream.read(trainer.experiment.model.block).to(trainer.device)
-        with autocast(trainer.device, trainer.experiment.precision):
-            step = trainer.model(batch.inputs, self.memory, starts=batch.starts)
-            nll = trainer.model.sequence_head().nll(step.hidden, batch.targets)
-        loss = torch.where(batch.scored, nll, 0).sum() / batch.scored.sum().clamp(min=1)
-        (loss + step.penalty).backward()
-        assert clip is not None
-        torch.nn.utils.clip_grad_norm_(self.parameters, clip)
-        trainer.optimizer.found_inf = None  # type: ignore[attr-defined]
-        trainer.optimizer.step()
-        trainer.optimizer.zero_grad()
-        trainer.model.clamp_parameters()
-        self.memory = step.memory.detach()
+    clip = trainer.experiment.optimizer.clip
+    assert clip is not None
+    batch = trainer.stream.read(trainer.experiment.model.block).to(trainer.device)
+    (done,) = trainer.learn(batch, batch.scored.sum().clamp(min=1))
+    torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), clip)
+    trainer.optimizer.found_inf = None  # type: ignore[attr-defined]
+    trainer.optimizer.step()
+    trainer.optimizer.zero_grad()
+    trainer.model.clamp_parameters()
+    trainer.memories = (done.memory(),)
 
 
 def seconds(action: Callable[[], object], device: torch.device, times: int = 1) -> float:
@@ -117,7 +103,7 @@ def _wait(device: torch.device) -> None:
 
 def measure(args: argparse.Namespace, trainer: Trainer, folder: Path) -> dict[str, float]:
     """Medians in seconds of all that a run does."""
-    device, bare = trainer.device, BareLoop(trainer)
+    device = trainer.device
     found: dict[str, list[float]] = {}
 
     def note(name: str, value: float) -> None:
@@ -134,7 +120,7 @@ def measure(args: argparse.Namespace, trainer: Trainer, folder: Path) -> dict[st
 
         trainer.update(watch_spans=True)  # compiled or warmed up before anything counts
         for _ in range(args.turns):
-            note("bare", seconds(bare, device, args.steps))
+            note("bare", seconds(lambda: bare_update(trainer), device, args.steps))
             note("update", seconds(trainer.update, device, args.steps))
             note("shares", seconds(lambda: trainer.update(watch_spans=True), device))
             note("look", seconds(lambda: watch.look(0, trainer.stats()), device))

@@ -144,7 +144,8 @@ class Killer:
     Args:
         experiment: what is trained.
         folder: for all runs.
-        longest: seconds that a process may live after its first update.
+        longest: seconds that a process may live after its first update; of several ranks, which
+            start slowly, after their first save.
         ranks: processes of a run.
     """
 
@@ -172,12 +173,17 @@ class Killer:
 
     def _kill_once(self, folder: Path, chance: random.Random) -> bool:
         """Start, wait, kill; False if it was through before."""
+        before = checkpoints.latest(folder / CHECKPOINTS)
         processes, begun = start_training(self.experiment, folder, self.ranks)
         if begun.poll(120):
             try:
                 begun.recv()
             except EOFError:  # there was nothing left to do, or it failed
                 return self._end(processes)
+        while self.ranks > 1 and processes[0].exitcode is None:
+            if checkpoints.latest(folder / CHECKPOINTS) != before:
+                break
+            time.sleep(0.005)
         time.sleep(chance.uniform(0, self.longest))
         alive = processes[0].exitcode is None
         victim = chance.randrange(self.ranks)

@@ -1,5 +1,6 @@
 """Small experiments that train in a second, for the tests of what surrounds the model."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,16 @@ import torch
 
 from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, TransformerConfig
 from expire_span.model.memory import AnyMemory
-from expire_span.tasks import AnyTask, Copy, Recall, Text
+from expire_span.tasks import (
+    AnyTask,
+    Collision,
+    CollisionEasy,
+    Copy,
+    Documents,
+    Instruction,
+    Recall,
+    Text,
+)
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.checkpoint import Checkpoint, Shard
 from expire_span.training.distributed import Ranks
@@ -29,15 +39,25 @@ MEMORIES: dict[str, AnyMemory] = {
 }
 
 
+STREAMS = ["recall", "copy", "text", "collision", "easy collision", "instruction", "documents"]
+
+
 def tasks(folder: Path) -> dict[str, AnyTask]:
-    """One of each task; the text is written into the folder."""
-    path = folder / "text.txt"
+    """One of each kind of stream; what is read is written into the folder."""
+    path, documents = folder / "text.txt", folder / "documents.jsonl"
     path.write_bytes(bytes(range(32, 127)) * 40)
-    return {
+    documents.write_text("".join(json.dumps({"text": "a word " * n}) + "\n" for n in range(90)))
+    found: dict[str, AnyTask] = {
         "recall": Recall(period=16),
         "copy": Copy(max_distance=10, restart=True),
         "text": Text(str(path)),
+        "collision": Collision(),
+        "easy collision": CollisionEasy(),
+        "instruction": Instruction(distance=10),
+        "documents": Documents(str(documents)),
     }
+    assert list(found) == STREAMS
+    return found
 
 
 def last_of(folder: Path, rank: int = 0, ranks: int = 1) -> Checkpoint:

@@ -41,6 +41,23 @@ def test_train_then_resume_then_evaluate(tmp_path, capsys):
     assert saved["steps"] == 3
 
 
+def test_a_run_that_torchrun_starts_again_goes_on_by_itself(tmp_path, capsys, monkeypatch):
+    run = str(tmp_path / "run")
+    command = ["train", "recall", *TINY, "--out", run]
+    main([*command, "--penalty.target-live", "40"])
+    trained = json.loads(capsys.readouterr().out)
+    with pytest.raises(SystemExit):
+        main([*command, "--penalty.target-live", "40"])
+    assert "already holds a run" in capsys.readouterr().err
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    main([*command, "--penalty.target-live", "40"])
+    assert json.loads(capsys.readouterr().out) == trained
+    saved = json.loads((tmp_path / "run" / "experiment.json").read_text())
+    assert saved["penalty"]["target_live"] == 40
+    main(["train", "recall", *TINY, "--out", run + "2"])  # it died before there was a run
+    assert json.loads(capsys.readouterr().out)["run"] == run + "2"
+
+
 def test_evaluate_reads_as_much_as_it_is_told(tmp_path, capsys):
     run = str(tmp_path / "run")
     main(["train", "recall", *TINY, "--out", run])

@@ -60,11 +60,8 @@ class PenaltyControl:
         self.opened: int | None = None
         # The weight's argument, the sum, the log of live memory, the error's pace, the steps seen.
         self._state = torch.zeros(5, dtype=torch.float64, device=device)
-        if schedule.target_live is not None and not getattr(memory, "penalty", 0) > 0:
-            raise ValueError(
-                f"target_live needs a memory with a penalty above 0, the coefficient to begin "
-                f"with, but {type(memory).__name__} has none: set model.memory.penalty."
-            )
+        if schedule.target_live is not None:
+            _check_target(schedule.target_live, memory)
 
     def weight(self, step: int, metric: float | None, higher_is_better: bool) -> Tensor:
         """What multiplies the penalty in update `step`, which may be the first to have one.
@@ -114,3 +111,18 @@ class PenaltyControl:
         """Go on from what `tensors` and `values` returned."""
         self._state = tensors["state"].to(self._state.device)
         self.opened = values["opened"]
+
+
+def _check_target(target: float, memory: MemoryPolicy) -> None:
+    """Refuse a target that nothing can be done about."""
+    if not getattr(memory, "penalty", 0) > 0:
+        raise ValueError(
+            f"target_live needs a memory with a penalty above 0, the coefficient to begin with, "
+            f"but {type(memory).__name__} has none: set model.memory.penalty."
+        )
+    ramp = getattr(memory, "ramp", 1)
+    if target < ramp:
+        raise ValueError(
+            f"target_live is {target}, but memories that fade over {ramp} steps are never fewer "
+            f"than that: choose more, or a shorter model.memory.ramp."
+        )

@@ -70,7 +70,7 @@ class Evaluation:
         self.model = model
         self.ranks = ranks
         self.split = split
-        self.stream = task.stream(split, batch, seed).only(rows)
+        self.stream = task.stream(split, batch, seed).only(rows).to(model.positions.device)
         self.total = count_blocks(self.stream, model.config.block, blocks)
         self.done = 0
         self._memory = model.start(len(rows))

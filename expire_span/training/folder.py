@@ -14,6 +14,7 @@ from expire_span.training import checkpoint as checkpoints
 from expire_span.training.distributed import Ranks, choose_device
 from expire_span.training.evaluation import count_blocks
 from expire_span.training.experiment import Experiment
+from expire_span.training.log import tracker_library
 from expire_span.training.records import load_experiment, save_experiment
 from expire_span.training.trainer import Trainer
 
@@ -30,6 +31,8 @@ def open_run(experiment: Experiment, folder: Path, resume: bool, ranks: Ranks) -
             f"{folder} already holds a run: pass --resume to go on with it, or choose another "
             "folder with --out."
         )
+    if experiment.tracker != "none":
+        tracker_library(experiment.tracker)  # better now than when the run has begun
     newest = checkpoints.latest(folder / CHECKPOINTS)
     trainer = Trainer(experiment, ranks)
     _check_evaluation(experiment, ranks)

@@ -96,13 +96,7 @@ class OnlineTracker:
     """Weights & Biases, or trackio, which answers to the same calls."""
 
     def __init__(self, name: str, folder: Path, settings: dict[str, Any]):
-        try:
-            self._library = importlib.import_module(name)
-        except ImportError:
-            raise ValueError(
-                f"tracker is {name}, which is not installed: `pip install {name}`, or leave the "
-                "tracker out (metrics.jsonl and TensorBoard files are always written)."
-            ) from None
+        self._library = tracker_library(name)
         self._library.init(
             project="expire-span", name=folder.resolve().name, config=settings, resume="allow"
         )
@@ -115,6 +109,17 @@ class OnlineTracker:
     def close(self) -> None:
         """Tell it that the run is over."""
         self._library.finish()
+
+
+def tracker_library(name: str) -> Any:
+    """The module of that tracker, imported only now."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ValueError(
+            f"tracker is {name}, which is not installed: `pip install {name}`, or leave the "
+            "tracker out (metrics.jsonl and TensorBoard files are always written)."
+        ) from None
 
 
 class MetricLog:

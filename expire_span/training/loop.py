@@ -27,7 +27,7 @@ from expire_span.training.trainer import Trainer
 
 VALID = "valid/"
 SHARES_EVERY = 100
-"""Fewest updates between two that tell apart what pulls at spans: those are not compiled."""
+"""Fewest updates between two that also tell apart what pulls at spans, which takes a while."""
 
 
 def train(
@@ -124,7 +124,9 @@ class Run:
         self.trainer.update(watch_spans=watched, stop=self.interruption.wanted)
         self.bar.update()
         if self.watch.due(coming):
-            self.watch.look(coming, self.trainer.stats())
+            stats = self.trainer.stats()
+            if self.ranks.first:
+                self.watch.look(coming, stats)
         if self._due(experiment.log_every):
             self._report()
         self.saver.look()

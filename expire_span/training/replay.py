@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from expire_span.model.memory import Memory, Settling
 from expire_span.model.transformer import MemoryStats, Transformer
 from expire_span.tasks import Batch
-from expire_span.training.spans import SpanGradients
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ class Pass:
         spans: of each layer, in any shape.
         settling: what each layer keeps.
         frame: the next memory without its layers.
-        pull: what pulls at spans, if it is to be told apart.
     """
 
     objective: Tensor
@@ -50,7 +48,6 @@ class Pass:
     spans: tuple[Tensor, ...]
     settling: Settling
     frame: Memory
-    pull: SpanGradients | None = None
 
     def memory(self) -> Memory:
         """What is remembered, for the next block; ask for it when all else is under way."""

@@ -10,12 +10,13 @@ Signature = tuple[int, int, int]
 class SourceFiles:
     """Notices when a file changes under a run, or between two parts of one.
 
-    A look costs one question to the file system; only a file that seems touched is read again.
+    Every file is read once at the start. A look costs one question to the file system; only a file
+    that seems touched is read again.
     """
 
     def __init__(self, paths: Sequence[Path]):
         self._seen = {path: _signature(path) for path in paths}
-        self._sums: dict[Path, str] = {}
+        self._sums = {path: _sum(path) for path in paths}
 
     def look(self) -> None:
         """Raise ValueError if a file is no longer what it was."""
@@ -23,7 +24,7 @@ class SourceFiles:
             now = _signature(path) if path.exists() else None
             if now == before:
                 continue
-            if now is None or path not in self._sums or _sum(path) != self._sums[path]:
+            if now is None or _sum(path) != self._sums[path]:
                 raise ValueError(
                     f"The file {path} has changed under the run: bring back the file as it was and "
                     "go on with --resume, or start anew."
@@ -31,15 +32,12 @@ class SourceFiles:
             self._seen[path] = now
 
     def sums(self) -> list[str]:
-        """SHA-256 of every file, read once."""
-        for path in self._seen:
-            if path not in self._sums:
-                self._sums[path] = _sum(path)
-        return [self._sums[path] for path in self._seen]
+        """SHA-256 of every file."""
+        return list(self._sums.values())
 
     def compare(self, saved: Sequence[str]) -> None:
         """Raise ValueError if the files are not those whose sums were saved."""
-        for path, ours, theirs in zip(self._seen, self.sums(), saved, strict=True):
+        for (path, ours), theirs in zip(self._sums.items(), saved, strict=True):
             if ours != theirs:
                 raise ValueError(
                     f"The file {path} has changed since the checkpoint was saved: bring back the "

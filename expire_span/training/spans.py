@@ -5,7 +5,6 @@ Shapes: B rows, T steps, N keys of a row.
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,47 +17,37 @@ NOTHING, EVERYTHING = 0.005, 0.99
 """Shares of the longest span below and above which all spans have collapsed or saturated."""
 
 
-@dataclass
-class SpanGradients:
-    """How much of the pull on spans comes from the task, and how much from the penalty.
+def task_share(step: Step, loss: Tensor, penalty: Tensor) -> Tensor | None:
+    """How much of the pull on spans comes from the task: |task| / (|task| + |penalty|).
 
-    Watch a step before its backward pass, and ask for the share after it.
+    The absolute gradients on deadlines are summed over all memories. None where the penalty does
+    not act through deadlines, or there is nothing to pull at.
+
+    Args:
+        step: what the model gave back, its graph still whole.
+        loss: of the task.
+        penalty: weighted price of memory.
     """
+    deadlines = [
+        deadline
+        for layer in step.deadlines
+        for deadline in layer
+        if deadline is not None and deadline.requires_grad
+    ]
+    if not deadlines or not penalty.requires_grad:
+        return None
+    task, price = (
+        torch.autograd.grad(part, deadlines, retain_graph=True, allow_unused=True)
+        for part in (loss, penalty)
+    )
+    if all(gradient is None for gradient in price):
+        return None
+    by_task, by_price = (_absolute(gradients) for gradients in (task, price))
+    return by_task / (by_task + by_price).clamp(min=torch.finfo(by_price.dtype).tiny)
 
-    deadlines: Sequence[Tensor]
-    from_penalty: Sequence[Tensor]
 
-    @classmethod
-    def watch(cls, step: Step, weight: Tensor) -> "SpanGradients | None":
-        """None where the penalty does not act through deadlines, or has no weight."""
-        deadlines = [
-            deadline
-            for layer in step.deadlines
-            for deadline in layer
-            if deadline is not None and deadline.requires_grad
-        ]
-        if not deadlines or not weight or not step.penalty.requires_grad:
-            return None
-        priced = torch.autograd.grad(
-            weight * step.penalty, deadlines, retain_graph=True, allow_unused=True
-        )
-        if all(gradient is None for gradient in priced):
-            return None
-        for deadline in deadlines:
-            deadline.retain_grad()
-        zeroed = [
-            torch.zeros_like(d) if g is None else g for d, g in zip(deadlines, priced, strict=True)
-        ]
-        return cls(deadlines, zeroed)
-
-    def task_share(self) -> Tensor:
-        """|task| / (|task| + |penalty|), the absolute gradients summed over all memories."""
-        task = penalty = self.from_penalty[0].new_zeros(())
-        for deadline, priced in zip(self.deadlines, self.from_penalty, strict=True):
-            total = torch.zeros_like(priced) if deadline.grad is None else deadline.grad
-            task = task + (total - priced).abs().sum()
-            penalty = penalty + priced.abs().sum()
-        return task / (task + penalty).clamp(min=torch.finfo(task.dtype).tiny)
+def _absolute(gradients: Sequence[Tensor | None]) -> Tensor:
+    return torch.stack([g.abs().sum() for g in gradients if g is not None]).sum()
 
 
 class SpanWatch:

@@ -6,14 +6,12 @@ that was stopped and resumed makes the same updates as one that never stopped, b
 Shapes: B rows of this rank, T steps of a block.
 """
 
-from contextlib import nullcontext
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from expire_span.model.memory import Memory
-from expire_span.model.transformer import MemoryStats, Transformer
+from expire_span.model.transformer import MemoryStats, Step, Transformer
 from expire_span.tasks import Batch
 from expire_span.training.checkpoint import Checkpoint, Shard, join
 from expire_span.training.control import PenaltyControl
@@ -41,11 +39,13 @@ from expire_span.training.optim import (
 from expire_span.training.records import differences, to_record
 from expire_span.training.replay import Pass, Replay
 from expire_span.training.sources import SourceFiles
-from expire_span.training.spans import SpanGradients
+from expire_span.training.spans import task_share
 
 # Settings that say how a run is watched and where things are, not what its next update is. (How
 # often it is logged is not one: the penalty may wait for a logged metric.)
 FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation.", "tracker", "task.path")
+WATCHED_ROWS = 8
+"""Rows that tell apart what pulls at spans."""
 
 
 class Trainer:
@@ -73,8 +73,8 @@ class Trainer:
         torch.manual_seed(_mixed(experiment.seed, ranks.rank))  # but dropout of its own
         self._parameters = list(self.model.named_parameters())
         self.optimizer = build_optimizer(self.model, experiment.optimizer)
-        self.stream = experiment.task.stream("train", experiment.batch, experiment.seed)
-        self.stream.only(self.rows)
+        stream = experiment.task.stream("train", experiment.batch, experiment.seed)
+        self.stream = stream.only(self.rows).to(self.device)
         self.sources = SourceFiles(experiment.task.files())
         self.memories = tuple(self.model.start(self._part) for _ in range(experiment.accumulate))
         self.step = 0
@@ -101,12 +101,33 @@ class Trainer:
         scored = self.ranks.add_up(batch.scored.sum()).clamp(min=1)
         if not self.model.training:
             self.model.train()
-        passes = self._learn(batch, scored, watch_spans)
+        if watch_spans:
+            self._watch_spans(batch)
+        passes = self.learn(batch, scored)
         nll = torch.cat([each.nll for each in passes])
         self._apply(passes, nll, position, stop)
         self.memories = tuple(each.memory() for each in passes)
         self.step += 1
         self._note(batch, passes, nll)
+
+    def learn(self, batch: Batch, scored: Tensor) -> list[Pass]:
+        """Read the block part by part, leaving its gradients.
+
+        Args:
+            batch: all rows of this rank.
+            scored: positions that count, of all ranks.
+        """
+        # A penalty is a mean over rows, and every part of every rank has equally many.
+        weight = self._penalty_weight() / (len(self.memories) * self.ranks.count)
+        parts = list(zip(batch.split(self._part), self.memories, strict=True))
+        if len(parts) == 1:
+            return [self._learn_part(*parts[0], scored, weight)]
+        sums, passes = GradientSums([p for _, p in self._parameters]), []
+        for part in parts:
+            passes.append(self._learn_part(*part, scored, weight).kept())
+            sums.take()
+        sums.give()
+        return passes
 
     def report(self) -> Metrics:
         """Metrics since the last report, of all ranks; then begin to count anew."""
@@ -138,59 +159,19 @@ class Trainer:
         self._restore_shared(saved.shared)
         self._restore_own(saved.own)
 
-    def _learn(self, batch: Batch, scored: Tensor, watch_spans: bool) -> list[Pass]:
-        """Read the block part by part, leaving its gradients.
-
-        Args:
-            batch: all rows of this rank.
-            scored: positions that count, of all ranks.
-            watch_spans: whether to tell apart what pulls at spans.
-        """
-        # A penalty is a mean over rows, and every part of every rank has equally many.
-        weight = self._penalty_weight() / (len(self.memories) * self.ranks.count)
-        parts = list(zip(batch.split(self._part), self.memories, strict=True))
-        if len(parts) == 1:
-            return [self._learn_part(*parts[0], scored, weight, watch_spans)]
-        sums, passes = GradientSums([p for _, p in self._parameters]), []
-        for part in parts:
-            passes.append(self._learn_part(*part, scored, weight, watch_spans).kept())
-            sums.take()
-        sums.give()
-        return passes
-
-    def _learn_part(
-        self, batch: Batch, memory: Memory, scored: Tensor, weight: Tensor, watch_spans: bool
-    ) -> Pass:
-        if self.replay is not None and not watch_spans:
+    def _learn_part(self, batch: Batch, memory: Memory, scored: Tensor, weight: Tensor) -> Pass:
+        if self.replay is not None:
             return self.replay(batch, memory, scored, weight)
-        # Gradients on single deadlines cannot be had from a compiled layer.
-        eager = torch.compiler.set_stance("force_eager") if watch_spans else nullcontext()
-        with eager:
-            done = self._read(batch, memory, scored, weight, watch_spans)
+        done = self._read(batch, memory, scored, weight)
         done.objective.backward()
         return done
 
-    def _read(
-        self,
-        batch: Batch,
-        memory: Memory,
-        scored: Tensor,
-        weight: Tensor,
-        watch_spans: bool = False,
-    ) -> Pass:
+    def _read(self, batch: Batch, memory: Memory, scored: Tensor, weight: Tensor) -> Pass:
         """Some rows of the block; what is to be done about gradients is left to the caller."""
         head = self.model.sequence_head()
-        with autocast(self.device, self.experiment.precision):
-            step = self.model(
-                batch.inputs,
-                memory,
-                batch.starts,
-                generator=self.memory_draws(),
-                attached=False,
-            )
-            nll = torch.where(batch.scored, head.nll(step.hidden, batch.targets), 0)
-            with torch.no_grad():
-                predictions = head.predict(step.hidden) if self.score.needs_predictions else None
+        step, nll = self._forward(batch, memory)
+        with autocast(self.device, self.experiment.precision), torch.no_grad():
+            predictions = head.predict(step.hidden) if self.score.needs_predictions else None
         loss = nll.sum() / scored
         return Pass(
             objective=loss + weight * step.penalty,
@@ -202,8 +183,31 @@ class Trainer:
             spans=step.spans,
             settling=step.settling,
             frame=step.frame,
-            pull=SpanGradients.watch(step, weight) if watch_spans else None,
         )
+
+    def _forward(self, batch: Batch, memory: Memory) -> tuple[Step, Tensor]:
+        """The model's step, and the losses [B, T], zero where nothing is scored."""
+        with autocast(self.device, self.experiment.precision):
+            step = self.model(
+                batch.inputs, memory, batch.starts, generator=self.memory_draws(), attached=False
+            )
+            nll = self.model.sequence_head().nll(step.hidden, batch.targets)
+        return step, torch.where(batch.scored, nll, 0)
+
+    def _watch_spans(self, batch: Batch) -> None:
+        """Note what pulls at spans in a few rows of the coming block; changes nothing else.
+
+        Gradients on single deadlines cannot be had from a compiled layer.
+        """
+        rows = min(WATCHED_ROWS, self._part)
+        few, memory = batch.split(rows)[0], self.memories[0].select(range(rows))
+        gpus = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(gpus), torch.compiler.set_stance("force_eager"):
+            step, nll = self._forward(few, memory)
+        loss = nll.sum() / few.scored.sum().clamp(min=1)
+        share = task_share(step, loss, self._penalty_weight() * step.penalty)
+        if share is not None:
+            self.means.add(task_share_of_span_gradient=share)
 
     def _apply(self, passes: list[Pass], nll: Tensor, position: int, stop: bool) -> None:
         """Add up the gradients of all ranks and update the weights, if all is finite.
@@ -252,9 +256,6 @@ class Trainer:
         self._spans = [each.spans for each in passes]
         penalty = torch.stack([each.penalty for each in passes]).mean()
         self.means.add(penalty=penalty, **vars(self._stats))
-        shares = [each.pull.task_share() for each in passes if each.pull is not None]
-        if shares:
-            self.means.add(task_share_of_span_gradient=torch.stack(shares).mean())
 
     def _histogram(self) -> Metrics:
         """Spans of the last update, in bins, for each layer."""

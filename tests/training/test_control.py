@@ -116,6 +116,10 @@ def test_a_target_needs_something_to_adjust():
     for memory in (FixedSpan(8), ExpireSpan(8, 2, penalty=0.0)):
         with pytest.raises(ValueError, match=r"^target_live needs a memory with a penalty above 0"):
             Trainer(small_experiment(memory=memory, penalty=schedule))
+    with pytest.raises(
+        ValueError, match=r"^target_live is 5\.0, but memories that fade over 6 .*ramp\.$"
+    ):
+        Trainer(small_experiment(memory=ExpireSpan(64, 6, penalty=1.0), penalty=schedule))
     with pytest.raises(ValueError, match=r"^target_live must be above 0, but is 0\.$"):
         PenaltySchedule(target_live=0)
 

@@ -20,7 +20,7 @@ from expire_span.training.guard import NotFinite
 from expire_span.training.loop import train
 from expire_span.training.trainer import Trainer
 from killing import become_rank, finish, free_port, metrics_of, start, start_training
-from small_runs import MEMORIES, last_of, same_checkpoints, small_experiment, tasks
+from small_runs import MEMORIES, STREAMS, last_of, same_checkpoints, small_experiment, tasks
 
 
 def without_dropout(experiment: Experiment) -> Experiment:
@@ -74,8 +74,9 @@ def test_a_batch_splits_into_its_rows(tmp_path):
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
-@pytest.mark.parametrize("name", ["recall", "copy", "text"])
-def test_rows_read_apart_are_the_rows_of_the_whole_stream(name, split, tmp_path):
+@pytest.mark.parametrize("name", STREAMS)
+def test_rows_read_apart_are_the_rows_of_the_whole_stream(name, split, tmp_path, monkeypatch):
+    monkeypatch.setenv("EXPIRE_SPAN_CACHE", str(tmp_path / "cache"))
     task = tasks(tmp_path)[name]
     whole = task.stream(split, 6, 3)
     parts = [task.stream(split, 6, 3).only(Ranks(n, 3).rows(6)) for n in range(3)]

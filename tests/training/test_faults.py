@@ -218,7 +218,7 @@ def test_a_text_that_changes_under_the_run_stops_it(tmp_path, monkeypatch):
 def test_a_text_that_is_merely_touched_is_still_the_same(tmp_path, monkeypatch):
     task = tasks(tmp_path)["text"]
     before_update(monkeypatch, lambda _: os.utime(task.path, (0, 0)))
-    train(calm(task=task), tmp_path / "run", progress=False)
+    train(calm(task=task, save_every=100), tmp_path / "run", progress=False)
 
 
 def wait_for_line(process: subprocess.Popen, folder: Path) -> None:

@@ -25,7 +25,7 @@ def test_dozens_of_kills_at_random_moments(tmp_path):
 
 def test_two_ranks_killed_and_started_again(tmp_path):
     experiment = experiment_for_kills(steps=40, save_every=4, accumulate=1)
-    toll = Killer(experiment, tmp_path, longest=0.4, ranks=2).kill(times=4)
+    toll = Killer(experiment, tmp_path, longest=0.1, ranks=2).kill(times=4)
     assert toll.kills >= 4
 
 

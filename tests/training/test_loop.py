@@ -18,7 +18,7 @@ from expire_span.training.experiment import EvaluationConfig
 from expire_span.training.folder import load_run
 from expire_span.training.loop import train
 from expire_span.training.schedule import PenaltySchedule
-from expire_span.training.spans import SpanGradients
+from expire_span.training.spans import task_share
 from expire_span.training.trainer import Trainer
 from small_runs import MEMORIES, small_experiment, tasks
 
@@ -103,18 +103,37 @@ def test_share_of_span_gradients_equals_two_separate_backward_passes():
         sum(g.abs().sum() for g in torch.autograd.grad(part, deadlines, retain_graph=True))
         for part in (loss, 0.5 * step.penalty)
     ]
-    watched = SpanGradients.watch(step, 0.5)
-    assert watched is not None
-    (loss + 0.5 * step.penalty).backward()
-    torch.testing.assert_close(watched.task_share(), sums[0] / (sums[0] + sums[1]))
-    assert 0 < watched.task_share() < 1
+    share = task_share(step, loss, 0.5 * step.penalty)
+    assert share is not None
+    torch.testing.assert_close(share, sums[0] / (sums[0] + sums[1]))
+    assert 0 < share < 1
+
+
+def test_watching_spans_changes_nothing_else():
+    experiment = small_experiment(penalty=PenaltySchedule(), accumulate=2)
+    watched, plain = Trainer(experiment), Trainer(experiment)
+    torch.manual_seed(0)
+    for _ in range(6):
+        watched.update(watch_spans=True)
+    torch.manual_seed(0)
+    for _ in range(6):
+        plain.update()
+    assert "task_share_of_span_gradient" in watched.means.take()
+    plain.means.take()
+    states = [trainer.checkpoint() for trainer in (watched, plain)]
+    names = states[0].own.tensors.keys() - {"random.cpu"}
+    assert all(torch.equal(states[0].own.tensors[n], states[1].own.tensors[n]) for n in names)
+    assert states[0].shared is not None
+    for name, tensor in states[0].shared.tensors.items():
+        assert torch.equal(tensor, states[1].shared.tensors[name]), name
 
 
 @pytest.mark.parametrize("name", ["fixed", "adaptive", "compressive"])
 def test_no_span_gradients_where_the_penalty_acts_on_no_deadline(name):
     trainer = Trainer(small_experiment(memory=MEMORIES[name]))
-    batch = trainer.stream.read(8)
-    assert SpanGradients.watch(trainer.model(batch.inputs, *trainer.memories), 1.0) is None
+    for _ in range(3):
+        trainer.update(watch_spans=True)
+    assert "task_share_of_span_gradient" not in trainer.means.take()
 
 
 def test_a_run_whose_spans_collapse_is_warned_of(tmp_path):

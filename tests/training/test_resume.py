@@ -16,7 +16,7 @@ from expire_span.training.loop import train
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.training.trainer import Trainer
 from killing import metrics_of
-from small_runs import MEMORIES, last_of, same_checkpoints, small_experiment, tasks
+from small_runs import MEMORIES, STREAMS, last_of, same_checkpoints, small_experiment, tasks
 
 STEPS = 12
 
@@ -53,8 +53,9 @@ def test_resume_equals_no_stop_for_every_memory(memory, stop, tmp_path):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("name", ["recall", "copy", "text"])
-def test_resume_equals_no_stop_for_every_task(name, accumulate, tmp_path):
+@pytest.mark.parametrize("name", STREAMS)
+def test_resume_equals_no_stop_for_every_task(name, accumulate, tmp_path, monkeypatch):
+    monkeypatch.setenv("EXPIRE_SPAN_CACHE", str(tmp_path / "cache"))
     experiment = small_experiment(tasks(tmp_path)[name], accumulate=accumulate)
     assert_stop_is_invisible(experiment, 5, tmp_path / "run")
 
