@@ -150,7 +150,7 @@ class Transformer(nn.Module):
         tokens: Tensor,
         memory: Memory,
         starts: Tensor | None = None,
-        limit: int | None = None,
+        limit: int | Tensor | None = None,
         generator: torch.Generator | None = None,
         attached: bool = True,
     ) -> Step:
@@ -161,7 +161,8 @@ class Transformer(nn.Module):
             memory: what the previous call returned, or `start(batch)`.
             starts: bool [B, T], true where an episode begins: from there on, nothing earlier in the
                 row is seen, counted or charged.
-            limit: distance beyond which nothing is seen in this call; nothing is deleted for it.
+            limit: distance beyond which nothing is seen in this call; nothing is deleted for it. A
+                tensor, int64 without axes, stands for what `draw_limit` gave: no other is drawn.
             generator: CPU source of the draws that shape memory in training (random shortening,
                 LayerDrop); PyTorch's default if None.
             attached: whether gradients can flow from the returned memory into this call. Training
@@ -214,14 +215,13 @@ class Transformer(nn.Module):
             )
         return self.head
 
-    def rolls_dice(self) -> bool:
-        """Whether what a training step computes depends on numbers that only the host has.
+    def replayable(self) -> bool:
+        """Whether the kernels of a training step are the same for the same shapes.
 
-        These are draws that are made there, and how many tokens of an adaptive vocabulary are in
-        each band, which it asks for.
+        Not if layers are dropped, which is drawn on the host, nor with an adaptive softmax, which
+        counts there how many words of each kind there are.
         """
-        adaptive = self.config.shortlist is not None
-        return adaptive or self.config.layer_drop > 0 or self.config.memory.draws_limits()
+        return self.config.layer_drop == 0 and self.config.shortlist is None
 
     def compile_layers(self) -> None:
         """Compile the layers, each as one graph; all of them share a few, however memory grows.
@@ -243,8 +243,16 @@ class Transformer(nn.Module):
         """Dropout before the first layer and after the last."""
         return F.dropout(states, self.config.edge_dropout, self.training)
 
-    def _limit(self, limit: int | None, generator: torch.Generator | None) -> int | None:
-        drawn = self.config.memory.draw_limit(generator) if self.training else None
+    def draw_limit(self, generator: torch.Generator | None = None) -> int | None:
+        """The random distance at which one training step cuts all spans, if the policy does so."""
+        return self.config.memory.draw_limit(generator) if self.training else None
+
+    def _limit(
+        self, limit: int | Tensor | None, generator: torch.Generator | None
+    ) -> int | Tensor | None:
+        if isinstance(limit, Tensor):
+            return limit
+        drawn = self.draw_limit(generator)
         given = [one for one in (limit, drawn) if one is not None]
         return min(given) if given else None
 
@@ -271,7 +279,7 @@ class Transformer(nn.Module):
         )
 
     def _check(
-        self, tokens: Tensor, memory: Memory, starts: Tensor | None, limit: int | None
+        self, tokens: Tensor, memory: Memory, starts: Tensor | None, limit: int | Tensor | None
     ) -> None:
         if not isinstance(memory, Memory):
             raise ValueError(
@@ -305,7 +313,8 @@ class Transformer(nn.Module):
                 f"This memory is on {memory.origin.device}, but the tokens are on {tokens.device}: "
                 f"move it with memory.to({str(tokens.device)!r})."
             )
-        if limit is not None and (not isinstance(limit, int) or limit < 0):
+        a_number = limit is not None and not isinstance(limit, Tensor)
+        if a_number and (not isinstance(limit, int) or limit < 0):
             raise ValueError(f"limit is a whole distance of at least 0, but is {limit}.")
         if starts is None:
             return

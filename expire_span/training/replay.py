@@ -65,9 +65,50 @@ class Pass:
         )
 
 
-Read = Callable[[Batch, Memory, Tensor, Tensor], Pass]
-"""Reads a block, given what is remembered, the number of scored positions and the weight of the
-penalty; the gradients are left to the caller."""
+@dataclass(frozen=True)
+class Work:
+    """What one block is read from.
+
+    Args:
+        batch: the next steps of some rows.
+        memory: what is remembered of them.
+        scored: positions that count in the loss, of all rows.
+        weight: of the penalty.
+        limit: the distance at which spans are cut this time, if they are; int64.
+    """
+
+    batch: Batch
+    memory: Memory
+    scored: Tensor
+    weight: Tensor
+    limit: Tensor | None = None
+
+    def tensors(self) -> list[Tensor]:
+        """All of them, in an order of their own."""
+        optional = [*vars(self.batch).values(), self.limit]
+        given = [tensor for tensor in optional if tensor is not None]
+        return [*given, *self.memory.tensors().values(), self.scored, self.weight]
+
+    def shapes(self) -> tuple[Any, ...]:
+        """What must be equal for one block to be read as another was, but for numbers."""
+        return tuple((*tensor.shape, tensor.dtype) for tensor in self.tensors())
+
+    def clone(self) -> "Work":
+        """The same in buffers of its own."""
+        given = vars(self.batch).items()
+        batch: dict[str, Any] = {name: None if t is None else t.clone() for name, t in given}
+        memory = self.memory.map(lambda _, tensor: tensor.clone())
+        return Work(
+            batch=replace(self.batch, **batch),
+            memory=memory,
+            scored=self.scored.clone(),
+            weight=self.weight.clone(),
+            limit=None if self.limit is None else self.limit.clone(),
+        )
+
+
+Read = Callable[[Work], Pass]
+"""Reads a block; the gradients are left to the caller."""
 
 
 class Replay:
@@ -91,10 +132,9 @@ class Replay:
         self._in_a_row = 0
         self._pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, batch: Batch, memory: Memory, scored: Tensor, weight: Tensor) -> Pass:
+    def __call__(self, work: Work) -> Pass:
         """Read a block; the gradients of its objective are then those of the parameters."""
-        work = Work(batch, memory, scored, weight)
-        shapes = (*work.shapes(), memory.clock % self._period)
+        shapes = (*work.shapes(), work.memory.clock % self._period)
         self._in_a_row = self._in_a_row + 1 if shapes == self._before else 0
         self._before = shapes
         if shapes not in self._graphs and self._in_a_row >= self._patience:
@@ -102,7 +142,7 @@ class Replay:
         if shapes in self._graphs:
             self._graphs.move_to_end(shapes)
             return self._graphs[shapes].replay(work)
-        done = self._read(batch, memory, scored, weight)
+        done = self._read(work)
         done.objective.backward()
         return done
 
@@ -111,36 +151,10 @@ class Replay:
         self._graphs.clear()
         self._before, self._in_a_row = None, 0
 
-    def _capture(self, shapes: Any, work: "Work") -> None:
+    def _capture(self, shapes: Any, work: Work) -> None:
         while len(self._graphs) >= self._most:
             self._graphs.popitem(last=False)
         self._graphs[shapes] = Captured(self._read, self._parameters, work, self._pool)
-
-
-@dataclass(frozen=True)
-class Work:
-    """What one block is read from."""
-
-    batch: Batch
-    memory: Memory
-    scored: Tensor
-    weight: Tensor
-
-    def tensors(self) -> list[Tensor]:
-        """All of them, in an order of their own."""
-        given = [tensor for tensor in vars(self.batch).values() if tensor is not None]
-        return [*given, *self.memory.tensors().values(), self.scored, self.weight]
-
-    def shapes(self) -> tuple[Any, ...]:
-        """What must be equal for one block to be read as another was, but for numbers."""
-        return tuple((*tensor.shape, tensor.dtype) for tensor in self.tensors())
-
-    def clone(self) -> "Work":
-        """The same in buffers of its own."""
-        given = vars(self.batch).items()
-        batch: dict[str, Any] = {name: None if t is None else t.clone() for name, t in given}
-        memory = self.memory.map(lambda _, tensor: tensor.clone())
-        return Work(replace(self.batch, **batch), memory, self.scored.clone(), self.weight.clone())
 
 
 class Captured:
@@ -154,18 +168,17 @@ class Captured:
         self._parameters = parameters
         self._work = work.clone()
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        own = self._work
         self._rehearse(read)
         with torch.cuda.graph(self._forward, pool=pool):
-            self._done = read(own.batch, own.memory, own.scored, own.weight)
+            self._done = read(self._work)
         with torch.cuda.graph(self._backward, pool=pool):
             self._done.objective.backward()
         self._gradients = [parameter.grad for parameter in parameters]
 
     def _rehearse(self, read: Read) -> None:
         """Compile and load all that these very buffers need: there is no time for that later."""
-        own, state = self._work, torch.cuda.get_rng_state()
-        read(own.batch, own.memory, own.scored, own.weight).objective.backward()
+        state = torch.cuda.get_rng_state()
+        read(self._work).objective.backward()
         for parameter in self._parameters:
             parameter.grad = None
         torch.cuda.set_rng_state(state)

@@ -37,7 +37,7 @@ from expire_span.training.optim import (
     set_rates,
 )
 from expire_span.training.records import differences, to_record
-from expire_span.training.replay import Pass, Replay
+from expire_span.training.replay import Pass, Replay, Work
 from expire_span.training.sources import SourceFiles
 from expire_span.training.spans import task_share
 
@@ -68,7 +68,7 @@ class Trainer:
             torch.compiler.reset()  # graphs of earlier models count against a limit for all
             self.model.compile_layers()
         self.replay: Replay | None = None
-        if experiment.compile and self.device.type == "cuda" and not self.model.rolls_dice():
+        if experiment.compile and self.device.type == "cuda" and self.model.replayable():
             self.replay = Replay(self.model, self._read)
         torch.manual_seed(_mixed(experiment.seed, ranks.rank))  # but dropout of its own
         self._parameters = list(self.model.named_parameters())
@@ -119,12 +119,15 @@ class Trainer:
         """
         # A penalty is a mean over rows, and every part of every rank has equally many.
         weight = self._penalty_weight() / (len(self.memories) * self.ranks.count)
-        parts = list(zip(batch.split(self._part), self.memories, strict=True))
+        parts = [
+            Work(part, memory, scored, weight, self._limit())
+            for part, memory in zip(batch.split(self._part), self.memories, strict=True)
+        ]
         if len(parts) == 1:
-            return [self._learn_part(*parts[0], scored, weight)]
+            return [self._learn_part(parts[0])]
         sums, passes = GradientSums([p for _, p in self._parameters]), []
         for part in parts:
-            passes.append(self._learn_part(*part, scored, weight).kept())
+            passes.append(self._learn_part(part).kept())
             sums.take()
         sums.give()
         return passes
@@ -159,22 +162,22 @@ class Trainer:
         self._restore_shared(saved.shared)
         self._restore_own(saved.own)
 
-    def _learn_part(self, batch: Batch, memory: Memory, scored: Tensor, weight: Tensor) -> Pass:
+    def _learn_part(self, work: Work) -> Pass:
         if self.replay is not None:
-            return self.replay(batch, memory, scored, weight)
-        done = self._read(batch, memory, scored, weight)
+            return self.replay(work)
+        done = self._read(work)
         done.objective.backward()
         return done
 
-    def _read(self, batch: Batch, memory: Memory, scored: Tensor, weight: Tensor) -> Pass:
+    def _read(self, work: Work) -> Pass:
         """Some rows of the block; what is to be done about gradients is left to the caller."""
         head = self.model.sequence_head()
-        step, nll = self._forward(batch, memory)
+        step, nll = self._forward(work.batch, work.memory, work.limit)
         with autocast(self.device, self.experiment.precision), torch.no_grad():
             predictions = head.predict(step.hidden) if self.score.needs_predictions else None
-        loss = nll.sum() / scored
+        loss = nll.sum() / work.scored
         return Pass(
-            objective=loss + weight * step.penalty,
+            objective=loss + work.weight * step.penalty,
             loss=loss.detach(),
             penalty=step.penalty.detach(),
             nll=nll.detach(),
@@ -185,11 +188,13 @@ class Trainer:
             frame=step.frame,
         )
 
-    def _forward(self, batch: Batch, memory: Memory) -> tuple[Step, Tensor]:
+    def _forward(self, batch: Batch, memory: Memory, limit: Tensor | None) -> tuple[Step, Tensor]:
         """The model's step, and the losses [B, T], zero where nothing is scored."""
+        draws = self.memory_draws()
+        self.model.draw_limit(draws)  # which is `limit`; what is left is for LayerDrop
         with autocast(self.device, self.experiment.precision):
             step = self.model(
-                batch.inputs, memory, batch.starts, generator=self.memory_draws(), attached=False
+                batch.inputs, memory, batch.starts, limit, generator=draws, attached=False
             )
             nll = self.model.sequence_head().nll(step.hidden, batch.targets)
         return step, torch.where(batch.scored, nll, 0)
@@ -203,7 +208,7 @@ class Trainer:
         few, memory = batch.split(rows)[0], self.memories[0].select(range(rows))
         gpus = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(gpus), torch.compiler.set_stance("force_eager"):
-            step, nll = self._forward(few, memory)
+            step, nll = self._forward(few, memory, self._limit())
         loss = nll.sum() / few.scored.sum().clamp(min=1)
         share = task_share(step, loss, self._penalty_weight() * step.penalty)
         if share is not None:
@@ -271,6 +276,11 @@ class Trainer:
     def _penalty_weight(self) -> Tensor:
         """What multiplies the penalty in the coming update."""
         return self.control.weight(self.step, self.metric, self.score.higher_is_better)
+
+    def _limit(self) -> Tensor | None:
+        """The distance at which this update cuts all spans, if it does."""
+        drawn = self.model.draw_limit(self.memory_draws())
+        return None if drawn is None else torch.full((), drawn, device=self.device)
 
     def memory_draws(self) -> torch.Generator:
         """The chance that shapes memory in this update, the same for all parts and ranks."""

@@ -20,6 +20,7 @@ from expire_span.model.memory.expire_span import ExpireSpanKeeper, ExpiringMemor
 from expire_span.model.memory.packed import PackedStates
 from expire_span.model.ops.ramp import NEVER
 from policies import (
+    CASES,
     UNBUDGETED,
     Case,
     assert_same,
@@ -635,3 +636,15 @@ def test_a_memory_of_half_a_million_steps_ends_on_the_very_step(dtype: torch.dty
     seen = (step.stats.live - alone.stats.live) * block
     assert seen.item() == pytest.approx(0 + 1 + 3 + 6)
     assert step.memory.layers[0].far.times.tolist() == [(9 - span - ramp + 1) - block]
+
+
+@torch.no_grad()
+def test_a_limit_in_a_tensor_is_the_same_limit_and_nothing_is_drawn_beside_it() -> None:
+    model = make_model(CASES["expire-long"])  # it shortens spans at random in training
+    model.train()
+    tokens, memory = random_tokens(2, 5), model.start(2)
+    memory = model(tokens, memory, limit=torch.tensor(20)).memory
+    shortest = model(tokens, memory, limit=torch.tensor(2))
+    model.eval()
+    torch.testing.assert_close(shortest.hidden, model(tokens, memory, limit=2).hidden)
+    assert not torch.equal(shortest.hidden, model(tokens, memory).hidden)

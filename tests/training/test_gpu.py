@@ -135,7 +135,9 @@ def test_the_same_seed_gives_the_same_bits_on_a_gpu():
     assert torch.equal(runs[0], runs[1])
 
 
-@pytest.mark.parametrize("memory", ["expire-budget", "fixed-over-block", "adaptive", "compressive"])
+@pytest.mark.parametrize(
+    "memory", ["expire-budget", "expire-long", "fixed-over-block", "adaptive", "compressive"]
+)
 def test_replayed_steps_equal_launched_ones_bit_for_bit(memory):
     case = CASES[memory]
     experiment = small_experiment(memory=case.memory, precision="bfloat16")

@@ -205,10 +205,6 @@ class MemoryPolicy(ABC):
         """The most that learned spans of single memories can reach; None if there are none."""
         return None
 
-    def draws_limits(self) -> bool:
-        """Whether training steps cut spans at random."""
-        return False
-
     def draw_limit(self, generator: torch.Generator | None) -> int | None:
         """A random distance cut for one training step, or None."""
         return None

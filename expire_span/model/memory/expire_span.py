@@ -88,10 +88,6 @@ class ExpireSpan(MemoryPolicy):
         """Spans reach from 0 to here."""
         return self.max_span
 
-    def draws_limits(self) -> bool:
-        """If spans are to be shortened at random."""
-        return self.shorten
-
     def draw_limit(self, generator: torch.Generator | None) -> int | None:
         """A distance drawn from U(0, L), if spans are to be shortened at random."""
         if not self.shorten:

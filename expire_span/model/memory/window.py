@@ -28,14 +28,14 @@ class Window:
         clock: absolute time of the first query, less any multiple of the policy's period.
         origin: int64 [B], the earliest time each row may see at the block's begin, at most 0.
         starts: bool [B, T], where an episode begins; None if none does.
-        limit: distance beyond which every key is invisible; None for no cut.
+        limit: distance beyond which every key is invisible (a tensor has no axes); None for no cut.
     """
 
     length: int
     clock: int
     origin: Tensor
     starts: Tensor | None = None
-    limit: int | None = None
+    limit: int | Tensor | None = None
 
     def times(self, before: int) -> Tensor:
         """Times of `before` states before the block and of the block's own, [before + T]."""
