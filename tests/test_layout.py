@@ -16,6 +16,7 @@ MAY_IMPORT = {
     "model.memory": {"model.ops"},
     "model": {"model.ops", "model.memory"},
     "tasks": set(),
+    "worlds": set(),
     "training": {"tasks", "model", "model.ops", "model.memory"},
     "experiments": {"tasks", "model", "model.memory", "training"},
     "analysis": {"tasks", "model", "model.memory", "training", "experiments"},
