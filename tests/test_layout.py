@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "tasks": set(),
     "worlds": set(),
     "training": {"tasks", "model", "model.ops", "model.memory"},
+    "agent": {"worlds", "model", "model.ops", "model.memory", "training"},
     "experiments": {"tasks", "model", "model.memory", "training"},
     "analysis": {"tasks", "model", "model.memory", "training", "experiments"},
 }

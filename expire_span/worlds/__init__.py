@@ -4,13 +4,14 @@ from typing import get_args
 
 from expire_span.worlds.corridor import Corridor
 from expire_span.worlds.portal import Portal
-from expire_span.worlds.world import Game, Outcome, World, WorldState
+from expire_span.worlds.world import Game, Measure, Outcome, World, WorldState
 
 __all__ = [
     "WORLDS",
     "AnyWorld",
     "Corridor",
     "Game",
+    "Measure",
     "Outcome",
     "Portal",
     "World",

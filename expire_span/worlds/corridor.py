@@ -15,10 +15,12 @@ from torch import Tensor
 
 from expire_span.worlds.chance import below, draw
 from expire_span.worlds.grid import AGENT, BLOCK, COLOURS, DOOR, OBJECT, Cells, view_at, walled
-from expire_span.worlds.world import Game, World, WorldState, require_at_least
+from expire_span.worlds.world import Game, Measure, World, WorldState, require_at_least
 
 DoorSides = Literal["random", "fixed"]
 WrongDoor = Literal["ends", "stays"]
+
+BIN = 50  # lengths that are reported together
 
 # Views differ only by what is near: the object, nothing, the doors one cell ahead, the doors.
 _START, _MIDDLE, _BEFORE_END, _END = range(4)
@@ -64,6 +66,17 @@ class Corridor(World):
         """Words for what there is in the world."""
         return (AGENT, BLOCK, OBJECT, DOOR, *COLOURS)
 
+    @property
+    def metric(self) -> str:
+        """Share of the episodes that end at the right door."""
+        return "success"
+
+    @property
+    def bins(self) -> tuple[tuple[int, int], ...]:
+        """Ranges of lengths, both ends included, by which success is told apart."""
+        tops = [*range((self.shortest - 1) // BIN * BIN + BIN, self.longest, BIN), self.longest]
+        return tuple(zip([self.shortest, *(top + 1 for top in tops[:-1])], tops, strict=True))
+
     def play(self, device: torch.device | str = "cpu") -> "CorridorGame":
         """The game that these settings describe, on a device."""
         return CorridorGame(self, device)
@@ -97,6 +110,21 @@ class CorridorGame(Game):
     def caption(self, state: Any, row: int) -> str:
         """Length and steps."""
         return f"length {int(state.length[row])}, step {int(state.steps[row])}"
+
+    def measure(self, last: Any) -> dict[str, Measure]:
+        """Return, steps, and success, also by the length of the corridor."""
+        earned = last.total + self.world.step_cost * last.steps
+        success = (earned > 0.5).float()
+        return (
+            super().measure(last)
+            | {"success": Measure(success)}
+            | {
+                f"success_{low}_{high}": Measure(
+                    success, (last.length >= low) & (last.length <= high)
+                )
+                for low, high in self.world.bins
+            }
+        )
 
     def _begin(self, blank: WorldState) -> CorridorState:
         world = self.world

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from expire_span.worlds.chance import draw
 from expire_span.worlds.grid import AGENT, BLOCK, COLOURS, DOOR, Cells, view_at, walled
-from expire_span.worlds.world import Game, World, WorldState, require_at_least
+from expire_span.worlds.world import Game, Measure, World, WorldState, require_at_least
 
 RoomWord = Literal["agent", "all"]
 MOST_ROOMS = 62  # a bit for each in a signed 64-bit word
@@ -52,6 +52,8 @@ class Portal(World):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.spawn is not None:  # settings that were read from a file hold a list
+            object.__setattr__(self, "spawn", tuple(self.spawn))
         require_at_least(2, rooms=self.rooms)
         require_at_least(5, size=self.size)
         if self.rooms > MOST_ROOMS:
@@ -76,6 +78,11 @@ class Portal(World):
         """Words for what there is in the world."""
         rooms = (f"room{number}" for number in range(1, self.rooms + 1))
         return (AGENT, BLOCK, DOOR, *COLOURS, *rooms)
+
+    @property
+    def metric(self) -> str:
+        """The return: rewards of an episode, undiscounted."""
+        return "return"
 
     def play(self, device: torch.device | str = "cpu") -> "PortalGame":
         """The game that these settings describe, on a device."""
@@ -121,6 +128,13 @@ class PortalGame(Game):
             f"room {int(state.room[row]) + 1} of {self.world.rooms}, "
             f"step {int(state.steps[row])}, reward {float(state.total[row]):.1f}"
         )
+
+    def measure(self, last: Any) -> dict[str, Measure]:
+        """Return, steps, furthest room, and whether a second mistake ended it."""
+        return super().measure(last) | {
+            "furthest_room": Measure(last.furthest.float() + 1),
+            "second_mistakes": Measure(last.twice.float()),
+        }
 
     def _begin(self, blank: WorldState) -> PortalState:
         none = torch.zeros_like(blank.episode)

@@ -90,6 +90,16 @@ class Outcome:
         return self.terminated | self.truncated
 
 
+@dataclass(frozen=True)
+class Measure:
+    """A number about the episode that ended in each row."""
+
+    value: Tensor
+    """float32 [B]."""
+    applies: Tensor | None = None
+    """bool [B], the rows in which it means something; None for all."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class World(ABC):
     """Settings that all worlds share, each a choice where the paper is silent."""
@@ -118,6 +128,11 @@ class World(ABC):
     @abstractmethod
     def things(self) -> tuple[str, ...]:
         """Words for what there is in the world."""
+
+    @property
+    @abstractmethod
+    def metric(self) -> str:
+        """The measure by which one says how good a policy is; more is better."""
 
     @abstractmethod
     def play(self, device: torch.device | str = "cpu") -> "Game":
@@ -216,6 +231,10 @@ class Game(ABC):
             index = index * len(MOVES) + state.heading
         seen = self._table.index_select(0, index).view(-1, 3, 3, len(self.world.words))
         return self._with_feedback(seen, state)
+
+    def measure(self, last: Any) -> dict[str, Measure]:
+        """What is worth knowing about episodes that ended in these states."""
+        return {"return": Measure(last.total), "episode_steps": Measure(last.steps.float())}
 
     @abstractmethod
     def map(self, state: Any, row: int) -> Cells:

@@ -1,0 +1,270 @@
+"""Acting step by step and reading a block at once are the same thing, wherever episodes begin."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from agent.small_agents import (
+    MEMORIES,
+    WORLDS,
+    cached_memory,
+    every_memory,
+    every_world,
+    make_agent,
+    random_views,
+)
+from expire_span import ExpireSpan, FixedSpan, Memory, Transformer
+from expire_span.agent.cached import CachedActor
+from expire_span.agent.dense import dense, start_full
+from expire_span.agent.loss import ActorCritic, actor_critic_loss
+from expire_span.agent.ports import build_agent
+from expire_span.agent.rollout import Block, Situation, act_block, begin, choose
+from expire_span.agent.tally import Tally
+from expire_span.worlds import Corridor, World
+from policies import assert_same
+
+BLOCK = 100
+WORLD = WORLDS["corridor"]
+RESETS = {"0": (0,), "1": (1,), "50": (50,), "99": (99,), "all four": (0, 1, 50, 99)}
+every_reset = pytest.mark.parametrize("places", RESETS.values(), ids=RESETS.keys())
+
+
+def starts_at(*places: int, batch: int = 3) -> Tensor:
+    """Episodes begin at these places, in all rows but the last."""
+    starts = torch.zeros(batch, BLOCK, dtype=torch.bool)
+    for place in places:
+        starts[:-1, place] = True
+    return starts
+
+
+@every_memory
+@every_reset
+@torch.no_grad()
+def test_stepwise_equals_the_block_wherever_episodes_begin(memory, places):
+    model = make_agent(WORLD, memory)
+    history = model(random_views(WORLD, 3, BLOCK, 3), model.start(3), starts=starts_at(17)).memory
+    views, starts = random_views(WORLD, 3, BLOCK, 4), starts_at(*places)
+    whole = model.head(model(views, history, starts=starts).hidden)
+    now = history
+    for t in range(BLOCK):
+        step = model(views[:, t : t + 1], now, starts=starts[:, t : t + 1])
+        decision = model.head(step.hidden[:, 0])
+        assert_same(decision.logits, whole.logits[:, t])
+        assert_same(decision.value, whole.value[:, t])
+        now = step.memory
+
+
+@every_memory
+@every_reset
+@torch.no_grad()
+def test_nothing_before_a_reset_changes_anything_after_it(memory, places):
+    model = make_agent(WORLD, memory)
+    last = max(places)
+    within, afterwards, unbroken = [], [], []
+    for seed in (3, 4):
+        history = model(random_views(WORLD, 3, BLOCK, seed), model.start(3)).memory
+        views = random_views(WORLD, 3, BLOCK, seed)
+        views[:, last:] = random_views(WORLD, 3, BLOCK, 9)[:, last:]
+        step = model(views, history, starts=starts_at(*places))
+        within.append(step.hidden[:-1, last:])
+        afterwards.append(model(random_views(WORLD, 3, BLOCK, 10), step.memory).hidden[:-1])
+        unbroken.append(step.hidden[-1, last:])
+    assert_same(*within)
+    assert_same(*afterwards)
+    assert not torch.allclose(*unbroken)  # the row without a reset remembers
+
+
+@every_memory
+@torch.no_grad()
+def test_a_row_depends_on_no_other(memory):
+    model = make_agent(WORLD, memory)
+    views, starts = random_views(WORLD, 3, BLOCK), starts_at(20, 70)
+
+    def twice(rows: slice) -> Tensor:
+        now = model.start(len(views[rows]))
+        now = model(views[rows], now, starts=starts[rows]).memory
+        return model(views[rows], now, starts=starts[rows]).hidden
+
+    together = twice(slice(None))
+    for row in range(3):
+        assert_same(twice(slice(row, row + 1))[0], together[row])
+
+
+def test_memories_of_ended_episodes_are_neither_attended_nor_counted_nor_charged():
+    """Every step begins an episode, so that all memories belong to others."""
+    model = make_agent(WORLD, MEMORIES["expire"])
+    views = random_views(WORLD, 2, BLOCK)
+    history = model(views, model.start(2)).memory
+    step = model(views, history, starts=torch.ones(2, BLOCK, dtype=torch.bool))
+    assert step.stats.live.max() == 0
+    assert step.penalty == 0
+    for t in (0, 1, 50, 99):
+        alone = model(views[:, t : t + 1], model.start(2))
+        assert_same(step.hidden[:, t], alone.hidden[:, 0])
+
+
+@every_memory
+@torch.no_grad()
+def test_hidden_memory_gives_the_numbers_of_deleted_memory(memory):
+    plain = make_agent(WORLD, memory)
+    full = with_dense_memory(WORLD, plain)
+    one, other = plain.start(3), start_full(full, 3)
+    for seed, places in enumerate([(0, 17), (1, 50), (99,), ()]):
+        views, starts = random_views(WORLD, 3, BLOCK, seed), starts_at(*places)
+        first, second = plain(views, one, starts=starts), full(views, other, starts=starts)
+        assert_same(second.hidden, first.hidden)
+        assert_same(second.stats.live, first.stats.live)
+        assert_same(second.penalty, first.penalty)
+        one, other = first.memory, second.memory
+        sizes = [tensor.shape for tensor in other.tensors().values()]
+        assert sizes == [tensor.shape for tensor in start_full(full, 3).tensors().values()]
+
+
+# The actors ---------------------------------------------------------------------------------------
+
+
+def with_dense_memory(world: World, plain: Transformer) -> Transformer:
+    full = build_agent(world, dense(plain.config)).double().eval()
+    full.load_state_dict(plain.state_dict())
+    return full
+
+
+def act(
+    model: Transformer, world: World, blocks: int, *, cached: bool, batch: int = 5
+) -> tuple[list[tuple[Block, Memory]], Situation, dict[str, float]]:
+    """Blocks of an agent whose weights stay the same, each with the memory before it."""
+    game, length = world.play(), model.config.block
+    situation, tally = begin(game, batch, seed=3), Tally.empty(game)
+    memory = start_full(model, batch) if cached else model.start(batch)
+    actor = CachedActor(model, game, batch, length)
+    acted = []
+    for _ in range(blocks):
+        if cached:
+            block, situation, tally = actor.act_block(situation, memory, tally)
+        else:
+            block, situation, tally = act_block(model, game, situation, memory, tally, length)
+        block = Block(**{name: tensor.clone() for name, tensor in vars(block).items()})
+        acted.append((block, memory))
+        memory = model(block.observations, memory, starts=block.starts).memory.detach()
+    return acted, situation, tally.read(game)
+
+
+@every_memory
+@every_world
+def test_log_probabilities_read_again_are_those_acted_with(memory, world):
+    model = make_agent(world, memory, block=20)
+    acted, _, counted = act(model, world, blocks=3, cached=False)
+    assert counted["episodes"] > 0
+    for block, before in acted:
+        decision = model.head(model(block.observations, before, starts=block.starts).hidden)
+        assert actor_critic_loss(decision, block, ActorCritic()).drift < 1e-10
+        assert block.log_probs.std() > 0.05
+
+
+@cached_memory
+@every_world
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_cached_acting_equals_plain_acting(memory, world, norm):
+    plain = make_agent(world, memory, block=20, norm=norm)
+    expected, plain_end, plain_counts = act(plain, world, blocks=3, cached=False)
+    found, end, counts = act(with_dense_memory(world, plain), world, blocks=3, cached=True)
+    assert counts == plain_counts
+    assert counts["episodes"] > 0
+    for name, tensor in plain_end.tensors().items():
+        assert torch.equal(tensor, end.tensors()[name]), name
+    for (block, _), (wanted, _) in zip(found, expected, strict=True):
+        for name, tensor in vars(wanted).items():
+            assert_same(vars(block)[name], tensor)
+
+
+def test_the_batch_does_not_change_what_a_row_does():
+    model = make_agent(WORLD, MEMORIES["fixed"], block=20)
+    few, many = (act(model, WORLD, 3, cached=True, batch=batch)[0] for batch in (2, 7))
+    for (small, _), (large, _) in zip(few, many, strict=True):
+        assert torch.equal(small.actions, large.actions[:2])
+        assert torch.equal(small.observations, large.observations[:2])
+
+
+def test_actions_come_as_often_as_their_probabilities_say():
+    model, rows = make_agent(WORLD, MEMORIES["fixed"]), 40_000
+    decision = model.head(torch.randn(1, 16, dtype=torch.float64).expand(rows, -1))
+    key = begin(WORLD.play(), rows, 0).key
+    actions, log_probs = choose(decision, key, torch.tensor(5))
+    wanted = decision.logits[0].softmax(dim=-1)
+    share = torch.bincount(actions, minlength=4) / rows
+    assert ((share - wanted).abs() < 5 * (wanted * (1 - wanted) / rows).sqrt()).all()
+    assert_same(log_probs, wanted.log()[actions])
+    others, _ = choose(decision, key, torch.tensor(6))
+    assert not torch.equal(actions, others)
+
+
+@pytest.mark.gpu
+@cached_memory
+@every_world
+def test_blocks_acted_by_graphs_are_those_read_again(memory, world):
+    model = make_agent(world, memory, block=20, width=32, attention="auto").float()
+    model = with_dense_memory(world, model).float().cuda()
+    game = world.play("cuda")
+    actor, tally = CachedActor(model, game, 64, 20), Tally.empty(game)
+    situation, now = begin(game, 64, 0), start_full(model, 64)
+    for _ in range(4):
+        block, situation, tally = actor.act_block(situation, now, tally)
+        with torch.no_grad():
+            step = model(block.observations, now, starts=block.starts)
+            loss = actor_critic_loss(model.head(step.hidden), block, ActorCritic())
+        assert loss.drift < 1e-4
+        now = step.memory
+    assert int(situation.time) == 80
+    assert tally.read(game)["episodes"] > 0
+
+
+# Mistakes -----------------------------------------------------------------------------------------
+
+
+def test_a_memory_or_a_situation_of_another_batch_is_refused():
+    model, game = make_agent(WORLD, MEMORIES["fixed"], block=20), WORLD.play()
+    actor, tally = CachedActor(model, game, 4, 20), Tally.empty(game)
+    with pytest.raises(ValueError, match="This actor has 4 rows, but the memory has 3"):
+        actor.act_block(begin(game, 4, 0), model.start(3), tally)
+    with pytest.raises(ValueError, match="This actor has 4 rows, but the situation has 5"):
+        actor.act_block(begin(game, 5, 0), model.start(4), tally)
+    with pytest.raises(ValueError, match="This memory has 3 rows"):
+        act_block(model, game, begin(game, 4, 0), model.start(3), tally, 20)
+
+
+def test_memory_that_cannot_be_cached_is_refused():
+    model, game = make_agent(WORLD, MEMORIES["expire"], block=20), WORLD.play()
+    actor = CachedActor(model, game, 4, 20)
+    with pytest.raises(ValueError, match="Only memories of the last states can be cached"):
+        actor.act_block(begin(game, 4, 0), model.start(4), Tally.empty(game))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"dropout": 0.1}, {"layer_drop": 0.1}, {"memory": ExpireSpan(8, 2, shorten=True)}]
+)
+def test_agents_refuse_what_would_differ_between_acting_and_learning(settings: dict[str, Any]):
+    config = replace(make_agent(WORLD, FixedSpan(5)).config, **settings)
+    with pytest.raises(ValueError, match="nothing may be dropped at random"):
+        build_agent(WORLD, config)
+
+
+def test_agents_refuse_zero_states_and_budgets():
+    config = make_agent(WORLD, FixedSpan(5)).config
+    with pytest.raises(ValueError, match="start='empty'"):
+        build_agent(WORLD, replace(config, start="zeros"))
+    with pytest.raises(ValueError, match="cannot have a budget"):
+        dense(replace(config, memory=ExpireSpan(8, 2, budget=3)))
+
+
+def test_an_observation_is_the_sum_of_its_words():
+    world = Corridor()
+    model = make_agent(world, FixedSpan(5))
+    view = random_views(world, 1, 1)
+    weights = model.inputs.linear.weight.view(16, 3, 3, len(world.words))
+    expected = model.inputs.linear.bias
+    for row, column, word in view[0, 0].nonzero().tolist():
+        expected = expected + weights[:, row, column, word]
+    assert_same(model.inputs(view)[0, 0], expected)
