@@ -51,6 +51,7 @@ class Cache:
     last: Tensor  # int64 [B, 1, N], latest query that may see each slot, by the policy alone
     positions: slice | None
     before: int  # slots held before the block (S)
+    attention: str  # which implementation computes it
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ class CachedActor:
             last=one.seen.last,
             positions=one.positions,
             before=one.states.shape[1] - self._length - 1,
+            attention=self._attention(),
         )
 
     def step(self, cache: Cache, carry: Carry) -> Carry:
@@ -167,6 +169,10 @@ class CachedActor:
             origin=origin,
             tally=carry.tally.add(game, outcome),
         )
+
+    def advance(self, cache: Cache, carry: Carry) -> None:
+        """A step that leaves what it leads to in the place of what it began with."""
+        copy_all(self.step(cache, carry).tensors(), carry.tensors())
 
     def value(self, cache: Cache, carry: Carry) -> Tensor:
         """What is expected after the block's last step, [B]."""
@@ -209,18 +215,17 @@ class CachedActor:
             kept.deadlines.index_copy_(2, place, own)
             deadline = kept.deadlines - step
         table = None if cache.positions is None else self._model.positions[cache.positions]
-        queries = _heads(layer, attention.query(readable))
         attended = span_attention(
-            queries,
+            _heads(layer, attention.query(readable)),
             [KeySet(kept.keys, kept.values, visible, deadline, table)],
             ramp=layer.keeper.ramp,
-            impl=self._attention(queries),
+            impl=cache.attention,
         )
         return layer._after_attention(states, attended.flatten(-2))
 
-    def _attention(self, queries: Tensor) -> str:
-        config = self._model.config
-        return choose_attention(config.attention, queries.device, queries.dtype, config.head_width)
+    def _attention(self) -> str:
+        config, like = self._model.config, self._model.positions
+        return choose_attention(config.attention, like.device, like.dtype, config.head_width)
 
     def _check(self, situation: Situation, memory: Memory) -> None:
         rows = self._recorded["actions"].shape[1]
@@ -271,6 +276,7 @@ class _Graphs:
     """The parts of a block as CUDA graphs: one opens the cache, one is a step, one is the end.
 
     What a graph reads and writes stays where it is, so all that comes from outside is copied in.
+    A step is some three hundred small operations, which the compiler joins into a few dozen.
     """
 
     def __init__(self, actor: CachedActor, carry: Carry, memory: Memory):
@@ -278,12 +284,8 @@ class _Graphs:
         self._carry = carry.clone()
         self._memory = memory.map(lambda _, tensor: tensor.clone())
         self._opening, self._cache = capture(lambda: actor.open(self._memory))
-
-        def step() -> None:
-            after = actor.step(self._cache, self._carry)
-            copy_all(after.tensors(), self._carry.tensors())
-
-        self._step, _ = capture(step)
+        advance = torch.compile(actor.advance, fullgraph=True, dynamic=False)
+        self._step, _ = capture(lambda: advance(self._cache, self._carry))
         self._end, self._value = capture(lambda: actor.value(self._cache, self._carry))
 
     def act_block(self, carry: Carry, memory: Memory) -> tuple[Carry, Tensor]:

@@ -24,7 +24,7 @@ from expire_span.training.schedule import RateSchedule
 class AgentOptimizer:
     """How an agent's weights are updated."""
 
-    kind: Literal["adam", "rmsprop"] = "adam"
+    method: Literal["adam", "rmsprop"] = "adam"
     """RMSProp as in the trainers of the paper's authors (decay 0.97, epsilon 1e-6), or Adam."""
     rate: float = 5e-4
     """Peak learning rate."""
@@ -36,8 +36,8 @@ class AgentOptimizer:
     """Largest norm of all gradients together; larger ones are scaled down to it."""
 
     def __post_init__(self) -> None:
-        if self.kind not in ("adam", "rmsprop"):
-            raise ValueError(f"kind must be adam or rmsprop, but is {self.kind!r}.")
+        if self.method not in ("adam", "rmsprop"):
+            raise ValueError(f"method must be adam or rmsprop, but is {self.method!r}.")
         if self.rate <= 0 or self.span_rate < 0:
             raise ValueError(
                 f"rate must be above 0 and span_rate not negative, but they are {self.rate} and "
@@ -55,7 +55,7 @@ def build_optimizer(model: Transformer, config: AgentOptimizer) -> torch.optim.O
         (config.span_rate, [p for p in model.parameters() if p in keepers]),
     )
     groups = [{"params": some, "scale": scale} for scale, some in named if some]
-    if config.kind == "rmsprop":
+    if config.method == "rmsprop":
         return torch.optim.RMSprop(groups, lr=config.rate, alpha=0.97, eps=1e-6)
     return torch.optim.Adam(groups, lr=config.rate, fused=model.positions.is_cuda)
 

@@ -14,10 +14,11 @@ from agent.small_agents import (
     make_agent,
     tiny_experiment,
 )
+from expire_span.agent.dense import dense, start_full
 from expire_span.agent.experiments import corridor
 from expire_span.agent.learner import AgentOptimizer, Learner, build_optimizer, read_again
 from expire_span.agent.loss import ActorCritic, actor_critic_loss, discounted_returns
-from expire_span.agent.ports import Decision
+from expire_span.agent.ports import Decision, build_agent
 from expire_span.agent.rollout import Block, act_block, begin
 from expire_span.agent.tally import Tally
 from expire_span.agent.trainer import AgentTrainer, evaluate_agent
@@ -100,7 +101,7 @@ def test_whole_episodes_are_counted_one_a_row(world):
 @pytest.mark.parametrize("kind", ["adam", "rmsprop"])
 def test_parameters_that_learn_spans_have_their_own_rate(kind):
     model = make_agent(WORLD, MEMORIES["expire"])
-    optimizer = build_optimizer(model, AgentOptimizer(kind=kind, span_rate=3.0))
+    optimizer = build_optimizer(model, AgentOptimizer(method=kind, span_rate=3.0))
     scales = {p: group["scale"] for group in optimizer.param_groups for p in group["params"]}
     assert len(scales) == len(list(model.parameters()))
     for name, parameter in model.named_parameters():
@@ -115,7 +116,7 @@ def test_an_update_is_one_clipped_step_against_the_gradient():
     objective = read_again(model, block, memory, torch.full((), 0.5), settings).objective
     gradients = torch.autograd.grad(objective, list(model.parameters()))
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm().item()
-    learner = Learner(model, settings, AgentOptimizer(kind="rmsprop", rate=0.01, clip=0.1))
+    learner = Learner(model, settings, AgentOptimizer(method="rmsprop", rate=0.01, clip=0.1))
     lesson = learner.learn(block, memory, weight=0.5)
     assert lesson.parts["gradient_norm"].item() == pytest.approx(norm)
     assert norm > 0.1
@@ -136,6 +137,40 @@ def test_the_penalty_waits_for_the_metric_and_then_stays():
     assert weights == [0, 0, 1, 1]
 
 
+@pytest.mark.gpu
+@every_memory
+@every_world
+def test_updates_replayed_as_graphs_are_those_made_one_by_one(memory, world):
+    """The same blocks, learned by a graph and by plain calls on the same GPU."""
+    changes = {"width": 32, "attention": "auto"}
+    replayed, plain = (
+        build_agent(world, dense(make_agent(world, memory, block=20, **changes).config)).cuda()
+        for _ in range(2)
+    )
+    plain.load_state_dict(replayed.state_dict())
+    game, settings = world.play("cuda"), AgentOptimizer(rate=1e-3, clip=0.5)
+    learner, optimizer = (
+        Learner(replayed, ActorCritic(), settings),
+        build_optimizer(plain, settings),
+    )
+    situation, tally = begin(game, 32, 0), Tally.empty(game)
+    now, other = start_full(replayed, 32), start_full(plain, 32)
+    for weight in (0.0, 0.5, 1.0):
+        block, situation, tally = act_block(replayed, game, situation, now, tally, 20)
+        lesson = learner.learn(block, now, weight)
+        expected = read_again(plain, block, other, torch.full((), weight).cuda(), ActorCritic())
+        expected.objective.backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        plain.clamp_parameters()
+        for name, part in expected.parts.items():
+            torch.testing.assert_close(lesson.parts[name], part, rtol=1e-3, atol=1e-4)
+        now, other = lesson.memory, expected.memory
+        for found, wanted in zip(replayed.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=2e-3)
+
+
 @pytest.mark.slow
 def test_the_smoke_experiment_learns_a_short_corridor():
     experiment = corridor("smoke")
@@ -153,7 +188,7 @@ def test_the_smoke_experiment_learns_a_short_corridor():
     [
         (lambda: ActorCritic(discount=1.5), "discount must lie between 0 and 1"),
         (lambda: ActorCritic(entropy_weight=-1), "must not be negative"),
-        (lambda: AgentOptimizer(kind="sgd"), "kind must be adam or rmsprop"),
+        (lambda: AgentOptimizer(method="sgd"), "method must be adam or rmsprop"),
         (lambda: AgentOptimizer(rate=0), "rate must be above 0"),
         (lambda: AgentOptimizer(clip=0), "clip must be above 0"),
         (lambda: tiny_experiment(batch=0), "batch must be at least 1"),
