@@ -14,7 +14,9 @@ Shapes
     N slots, S of them held before the block: N = S + T + 1
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -93,12 +95,17 @@ class CachedActor:
         game: the world to act in, on the model's device.
         batch: rows.
         length: steps of a block.
+        compiled: whether a step is compiled before it is captured for a GPU; that takes a minute
+            and makes it several times quicker.
     """
 
-    def __init__(self, model: Transformer, game: Game, batch: int, length: int):
+    def __init__(
+        self, model: Transformer, game: Game, batch: int, length: int, compiled: bool = True
+    ):
         self._model = model
         self._game = game
         self._length = length
+        self._compiled = compiled
         self._recorded = _buffers(game, batch, length, model.positions.dtype)
         self._graphs: _Graphs | None = None
 
@@ -173,6 +180,17 @@ class CachedActor:
     def advance(self, cache: Cache, carry: Carry) -> None:
         """A step that leaves what it leads to in the place of what it began with."""
         copy_all(self.step(cache, carry).tensors(), carry.tensors())
+
+    def step_in_place(self) -> Callable[[Cache, Carry], None]:
+        """The same, compiled if it is to be.
+
+        What was compiled before is dropped, since it counts against a limit: actors that are at
+        work no longer need it, they have their graphs.
+        """
+        if not self._compiled:
+            return self.advance
+        torch.compiler.reset()
+        return torch.compile(self.advance, fullgraph=True, dynamic=False)
 
     def value(self, cache: Cache, carry: Carry) -> Tensor:
         """What is expected after the block's last step, [B]."""
@@ -284,8 +302,7 @@ class _Graphs:
         self._carry = carry.clone()
         self._memory = memory.map(lambda _, tensor: tensor.clone())
         self._opening, self._cache = capture(lambda: actor.open(self._memory))
-        advance = torch.compile(actor.advance, fullgraph=True, dynamic=False)
-        self._step, _ = capture(lambda: advance(self._cache, self._carry))
+        self._step, _ = capture(partial(actor.step_in_place(), self._cache, self._carry))
         self._end, self._value = capture(lambda: actor.value(self._cache, self._carry))
 
     def act_block(self, carry: Carry, memory: Memory) -> tuple[Carry, Tensor]:

@@ -38,6 +38,8 @@ class AgentExperiment:
     """Updates between checkpoints."""
     evaluation_rows: int = 1024
     """Whole episodes by which it is judged at the end."""
+    compile: bool = True
+    """Compile acting if it runs on a GPU; takes a minute at the start."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda, cuda:1 ..."""
 

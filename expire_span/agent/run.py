@@ -31,7 +31,7 @@ AGENT_KINDS: dict[str, type] = {
     **{kind.__name__: kind for kind in (AgentExperiment, AgentOptimizer, ActorCritic)},
 }
 # Settings that say how a run is watched and where it runs, not what its next update is.
-FREE_ON_RESUME = ("save_every", "device", "evaluation_rows", "steps")
+FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation_rows", "steps")
 PARTS = ("model", "optimizer", "memory", "situation", "tally")
 
 
@@ -121,7 +121,8 @@ class AgentRun:
             for name, tensor in named.items()
         }
         values = {"experiment": to_record(trainer.experiment), **trainer.values()}
-        checkpoints.save(Checkpoint(tensors, values), self.folder / CHECKPOINTS, trainer.step)
+        with self._own_stream():
+            checkpoints.save(Checkpoint(tensors, values), self.folder / CHECKPOINTS, trainer.step)
 
     def judge(self) -> dict[str, float]:
         """What the agent is worth on whole episodes; also left in the folder."""

@@ -35,7 +35,7 @@ class AgentTrainer:
         self.learner = Learner(self.model, experiment.learning, experiment.optimizer)
         self.situation = begin(self.game, experiment.batch, experiment.seed)
         self.memory = start_full(self.model, experiment.batch)
-        self.actor = Actor(self.model, self.game, experiment.batch)
+        self.actor = Actor(self.model, self.game, experiment.batch, experiment.compile)
         self.tally = Tally.empty(self.game)
         self.means = Means()
         self.step = 0
@@ -108,11 +108,11 @@ class AgentTrainer:
 class Actor:
     """Acts with cached keys and values where the memory allows it, and plainly where not."""
 
-    def __init__(self, model: Transformer, game: Game, batch: int):
+    def __init__(self, model: Transformer, game: Game, batch: int, compiled: bool = False):
         self._model, self._game = model, game
         self._cached = None
         if can_cache(model.start(1)):
-            self._cached = CachedActor(model, game, batch, model.config.block)
+            self._cached = CachedActor(model, game, batch, model.config.block, compiled)
 
     def act_block(
         self, situation: Situation, memory: Memory, tally: Tally

@@ -35,7 +35,12 @@ from expire_span.worlds.grid import DOOR, OBJECT
 from expire_span.worlds.render import as_pixels
 
 # What is in view when a memory is made, and its colour; apart from one another in grey too.
-GROUPS = {OBJECT: "#d55e00", DOOR: "#0072b2", "neither": "#999999"}
+GROUPS = {
+    f"red {OBJECT}": "#d55e00",
+    f"blue {OBJECT}": "#0072b2",
+    DOOR: "#009e73",
+    "neither": "#999999",
+}
 GONE = to_rgba("#e4e4e4")
 UNBORN = (1.0, 1.0, 1.0, 0.0)
 MOST_FRAMES = 200
@@ -143,9 +148,9 @@ def _draw_bars(axes: Axes, episode: Episode, layer: int) -> tuple[Any, Any, Any]
     axes.set_xlabel("time (steps)")
     axes.set_ylabel("memory, in order of arrival")
     axes.set_title(f"layer {layer + 1}: each memory until it expires")
-    for name, colour in GROUPS.items():
-        axes.plot([], [], color=colour, linewidth=2, label=f"{name} in view")
-    axes.legend(loc="upper right", frameon=False)
+    for name in dict.fromkeys(episode.groups):
+        axes.plot([], [], color=GROUPS[name], linewidth=2, label=f"{name} in view")
+    axes.legend(loc="lower left", frameon=False)
     return lines, thin, now
 
 
@@ -193,7 +198,7 @@ def _cropped(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def _group(view: Tensor, world: World) -> str:
     """What there is in a view [3, 3, V]."""
     shown = view.amax(dim=(0, 1))
-    for name in (OBJECT, DOOR):
-        if name in world.words and shown[world.words.index(name)]:
-            return name
-    return "neither"
+    there = {word for word, seen in zip(world.words, shown.tolist(), strict=True) if seen}
+    if OBJECT in there:
+        return f"red {OBJECT}" if "red" in there else f"blue {OBJECT}"
+    return DOOR if DOOR in there else "neither"

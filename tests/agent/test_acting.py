@@ -1,5 +1,6 @@
 """Acting step by step and reading a block at once are the same thing, wherever episodes begin."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,27 +29,27 @@ from policies import assert_same
 
 BLOCK = 100
 WORLD = WORLDS["corridor"]
-RESETS = {"0": (0,), "1": (1,), "50": (50,), "99": (99,), "all four": (0, 1, 50, 99)}
-every_reset = pytest.mark.parametrize("places", RESETS.values(), ids=RESETS.keys())
+# In each row episodes begin at other steps of the block; the last row's goes on and on.
+RESETS = ((0,), (1,), (50,), (99,), (0, 1, 50, 99), ())
+ROWS = len(RESETS)
 
 
-def starts_at(*places: int, batch: int = 3) -> Tensor:
-    """Episodes begin at these places, in all rows but the last."""
-    starts = torch.zeros(batch, BLOCK, dtype=torch.bool)
-    for place in places:
-        starts[:-1, place] = True
+def starts_at(resets: Sequence[Sequence[int]] = RESETS) -> Tensor:
+    """Where episodes begin, bool [B, T]."""
+    starts = torch.zeros(len(resets), BLOCK, dtype=torch.bool)
+    for row, places in enumerate(resets):
+        starts[row, list(places)] = True
     return starts
 
 
 @every_memory
-@every_reset
 @torch.no_grad()
-def test_stepwise_equals_the_block_wherever_episodes_begin(memory, places):
+def test_stepwise_equals_the_block_wherever_episodes_begin(memory):
     model = make_agent(WORLD, memory)
-    history = model(random_views(WORLD, 3, BLOCK, 3), model.start(3), starts=starts_at(17)).memory
-    views, starts = random_views(WORLD, 3, BLOCK, 4), starts_at(*places)
-    whole = model.head(model(views, history, starts=starts).hidden)
-    now = history
+    earlier = starts_at([(17,)] * ROWS)
+    now = model(random_views(WORLD, ROWS, BLOCK, 3), model.start(ROWS), starts=earlier).memory
+    views, starts = random_views(WORLD, ROWS, BLOCK, 4), starts_at()
+    whole = model.head(model(views, now, starts=starts).hidden)
     for t in range(BLOCK):
         step = model(views[:, t : t + 1], now, starts=starts[:, t : t + 1])
         decision = model.head(step.hidden[:, 0])
@@ -58,30 +59,33 @@ def test_stepwise_equals_the_block_wherever_episodes_begin(memory, places):
 
 
 @every_memory
-@every_reset
 @torch.no_grad()
-def test_nothing_before_a_reset_changes_anything_after_it(memory, places):
+def test_nothing_before_a_reset_changes_anything_after_it(memory):
+    """Two pasts, then the same views from each row's last reset on."""
     model = make_agent(WORLD, memory)
-    last = max(places)
-    within, afterwards, unbroken = [], [], []
+    last = torch.tensor([max(places, default=BLOCK - 1) for places in RESETS])
+    same = torch.arange(BLOCK) >= last[:, None]
+    common = random_views(WORLD, ROWS, BLOCK, 9)
+    within, afterwards = [], []
     for seed in (3, 4):
-        history = model(random_views(WORLD, 3, BLOCK, seed), model.start(3)).memory
-        views = random_views(WORLD, 3, BLOCK, seed)
-        views[:, last:] = random_views(WORLD, 3, BLOCK, 9)[:, last:]
-        step = model(views, history, starts=starts_at(*places))
-        within.append(step.hidden[:-1, last:])
-        afterwards.append(model(random_views(WORLD, 3, BLOCK, 10), step.memory).hidden[:-1])
-        unbroken.append(step.hidden[-1, last:])
-    assert_same(*within)
-    assert_same(*afterwards)
-    assert not torch.allclose(*unbroken)  # the row without a reset remembers
+        past = random_views(WORLD, ROWS, BLOCK, seed)
+        history = model(past, model.start(ROWS)).memory
+        views = torch.where(same[..., None, None, None], common, past)
+        step = model(views, history, starts=starts_at())
+        within.append(step.hidden[same])
+        afterwards.append(model(common, step.memory).hidden)
+    forgets = same[:-1].sum()
+    assert_same(within[0][:forgets], within[1][:forgets])
+    assert_same(afterwards[0][:-1], afterwards[1][:-1])
+    assert not torch.allclose(within[0][forgets:], within[1][forgets:])  # the last row remembers
+    assert not torch.allclose(afterwards[0][-1], afterwards[1][-1])
 
 
 @every_memory
 @torch.no_grad()
 def test_a_row_depends_on_no_other(memory):
     model = make_agent(WORLD, memory)
-    views, starts = random_views(WORLD, 3, BLOCK), starts_at(20, 70)
+    views, starts = random_views(WORLD, 3, BLOCK), starts_at([(20, 70), (5,), ()])
 
     def twice(rows: slice) -> Tensor:
         now = model.start(len(views[rows]))
@@ -113,7 +117,7 @@ def test_hidden_memory_gives_the_numbers_of_deleted_memory(memory):
     full = with_dense_memory(WORLD, plain)
     one, other = plain.start(3), start_full(full, 3)
     for seed, places in enumerate([(0, 17), (1, 50), (99,), ()]):
-        views, starts = random_views(WORLD, 3, BLOCK, seed), starts_at(*places)
+        views, starts = random_views(WORLD, 3, BLOCK, seed), starts_at([places, places, ()])
         first, second = plain(views, one, starts=starts), full(views, other, starts=starts)
         assert_same(second.hidden, first.hidden)
         assert_same(second.stats.live, first.stats.live)
