@@ -84,7 +84,7 @@ def read_again(
         weight: of the penalty, a scalar.
         settings: of the loss.
     """
-    step = model(block.observations, memory, starts=block.starts)
+    step = model(block.observations, memory, starts=block.starts, attached=False)
     loss = actor_critic_loss(model.head(step.hidden), block, settings)
     kept = step.settling.kept
     settled = all(isinstance(layer, LayerMemory) for layer in kept)

@@ -18,7 +18,7 @@ from agent.small_agents import (
     random_views,
 )
 from expire_span import ExpireSpan, FixedSpan, Memory, Transformer
-from expire_span.agent.cached import CachedActor
+from expire_span.agent.cached import CachedActor, Carry
 from expire_span.agent.dense import dense, start_full
 from expire_span.agent.loss import ActorCritic, actor_critic_loss
 from expire_span.agent.ports import build_agent
@@ -169,8 +169,9 @@ def test_log_probabilities_read_again_are_those_acted_with(memory, world):
 
 
 @cached_memory
-@every_world
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(
+    ("world", "norm"), [(WORLDS["corridor"], "pre"), (WORLDS["portal"], "post")]
+)
 def test_cached_acting_equals_plain_acting(memory, world, norm):
     plain = make_agent(world, memory, block=20, norm=norm)
     expected, plain_end, plain_counts = act(plain, world, blocks=3, cached=False)
@@ -182,6 +183,39 @@ def test_cached_acting_equals_plain_acting(memory, world, norm):
     for (block, _), (wanted, _) in zip(found, expected, strict=True):
         for name, tensor in vars(wanted).items():
             assert_same(vars(block)[name], tensor)
+
+
+@pytest.mark.slow
+@cached_memory
+def test_fused_attention_acts_as_the_reference_does(memory):
+    """What a GPU runs, in the kernels' interpreter; float32 leaves rounding."""
+    plain = make_agent(WORLD, memory, block=4, width=32).float()
+    fused = build_agent(WORLD, dense(replace(plain.config, attention="fused"))).eval()
+    fused.load_state_dict(plain.state_dict())
+    expected, *_ = act(plain, WORLD, blocks=2, cached=False, batch=2)
+    found, *_ = act(fused, WORLD, blocks=2, cached=True, batch=2)
+    for (block, _), (wanted, _) in zip(found, expected, strict=True):
+        assert torch.equal(block.actions, wanted.actions)
+        assert_same(block.log_probs, wanted.log_probs, tolerance=1e-4)
+
+
+@pytest.mark.slow
+@every_world
+def test_a_step_is_one_graph_for_the_compiler(world):
+    """Nothing in it breaks the graph, and what is written in place is what is returned."""
+    model = with_dense_memory(world, make_agent(world, MEMORIES["expire"], block=6))
+    game = world.play()
+    actor, memory = CachedActor(model, game, 3, 6), start_full(model, 3)
+    zero = torch.zeros((), dtype=torch.int64)
+    with torch.no_grad():
+        plain = Carry(begin(game, 3, 0), zero, memory.origin, Tally.empty(game))
+        traced, caches = plain.clone(), [actor.open(memory) for _ in range(2)]
+        advance = torch.compile(actor.advance, fullgraph=True, dynamic=False, backend="eager")
+        for _ in range(6):
+            plain = actor.step(caches[0], plain)
+            advance(caches[1], traced)
+            for name, tensor in plain.tensors().items():
+                assert torch.equal(tensor, traced.tensors()[name]), name
 
 
 def test_the_batch_does_not_change_what_a_row_does():

@@ -54,9 +54,9 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(tmp_path):
 
 def test_runs_side_by_side_are_the_runs_alone(tmp_path):
     experiments = {
-        "one": tiny_experiment(),
-        "two": tiny_experiment(seed=1, steps=7),
-        "three": tiny_experiment(WORLDS["portal"], memory=FixedSpan(8)),
+        "one": tiny_experiment(steps=6),
+        "two": tiny_experiment(seed=1, steps=4),
+        "three": tiny_experiment(WORLDS["portal"], memory=FixedSpan(8), steps=5),
     }
     wanted = [(experiment, tmp_path / name) for name, experiment in experiments.items()]
     together = train_side_by_side(wanted, progress=False)

@@ -35,7 +35,7 @@ def assert_mean(values: torch.Tensor, expected: float, slack: float = 0.0) -> No
 
 @pytest.mark.parametrize("oracle", [CorridorPrivileged, CorridorMemory])
 def test_whoever_knows_the_colour_takes_the_right_door_in_as_many_steps_as_cells(oracle):
-    played = play(CORRIDOR.play(), oracle(CORRIDOR), 3000)
+    played = play(CORRIDOR.play(), oracle(CORRIDOR), 1000)
     assert (played.total == 1).all()
     assert torch.equal(played.steps, played.last.length)
     assert_mean(played.steps, 101.5)
@@ -48,7 +48,7 @@ def test_without_memory_half_is_the_best_in_corridor():
 
 
 def test_chance_seldom_reaches_a_door():
-    played = play(CORRIDOR.play(), Uniform(), 3000)
+    played = play(CORRIDOR.play(), Uniform(), 1500)
     assert_mean(played.total, 0.063, slack=0.0005)
     assert_mean((played.steps < 1000).float(), 0.13, slack=0.005)
     assert_mean(played.steps, 917, slack=0.5)
@@ -89,11 +89,11 @@ def test_whoever_is_told_the_doors_walks_straight_through(world):
 
 
 def test_memory_alone_gets_far_in_portal():
-    played = play(PORTAL.play(), PortalMemory(PORTAL), 1500)
+    played = play(PORTAL.play(), PortalMemory(PORTAL), 600)
     assert_mean(played.total, 709, slack=0.5)
-    assert played.total.std().item() == pytest.approx(58, abs=58 * 4 / (2 * 1500) ** 0.5)
+    assert played.total.std().item() == pytest.approx(58, abs=58 * 4 / (2 * 600) ** 0.5)
     assert_mean(furthest(played), 43.0, slack=0.05)
-    assert furthest(played).double().std().item() == pytest.approx(3.5, abs=0.3)
+    assert furthest(played).double().std().item() == pytest.approx(3.5, abs=0.45)
     assert_mean((furthest(played) == 50).float(), 0.05, slack=0.005)
     assert not played.last.twice.any()
 
@@ -107,6 +107,7 @@ def test_memory_alone_makes_half_a_mistake_a_room_if_it_has_the_time():
     assert_mean(played.steps, 1321, slack=0.5)
 
 
+@pytest.mark.slow
 def test_memory_alone_where_sides_are_shuffled():
     played = play(SHUFFLED.play(), PortalMemory(SHUFFLED), 1000)
     assert_mean(played.total, 385, slack=0.5)
@@ -126,14 +127,14 @@ def test_memory_alone_where_only_first_passages_pay(shuffle, expected):
     ("world", "value", "steps"), [(PORTAL, 0.607, 12.2), (SHUFFLED, 0.605, 18)]
 )
 def test_without_memory_two_mistakes_come_soon(world, value, steps):
-    played = play(world.play(), PortalMemoryless(world), 10_000)
+    played = play(world.play(), PortalMemoryless(world), 5000)
     assert_mean(played.total, value, slack=0.02)
     assert_mean(played.steps, steps, slack=0.5)
     assert played.last.twice.all()
 
 
 def test_chance_in_portal():
-    played = play(PORTAL.play(), Uniform(), 3000)
+    played = play(PORTAL.play(), Uniform(), 1000)
     assert_mean(played.total, 0.62, slack=0.005)
     assert_mean(played.steps, 134, slack=0.5)
 
@@ -149,7 +150,7 @@ WINDOWS = {8: 4, 16: 13, 32: 60, 48: 168, 64: 362, 80: 622, 100: 709}
     ],
 )
 def test_what_a_window_of_memory_is_worth_in_portal(window, value):
-    played = play(PORTAL.play(), PortalMemory(PORTAL, window), 600)
+    played = play(PORTAL.play(), PortalMemory(PORTAL, window), 400)
     assert_mean(played.total, value, slack=0.5)
 
 
