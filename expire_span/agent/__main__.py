@@ -33,9 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         print(f"expire-span: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("expire-span: stopped: what is saved goes on with --resume.", file=sys.stderr)
-        raise SystemExit(130) from None
+    except KeyboardInterrupt as error:
+        print(f"expire-span: {error or 'stopped before anything was saved'}.", file=sys.stderr)
+        raise SystemExit(getattr(error, "exit_status", 130)) from None
 
 
 def _train(name: str, options: list[str]) -> None:

@@ -73,15 +73,20 @@ def _corridor_smoke(memory: AnyMemory | None) -> AgentExperiment:
 
 
 def _corridor_single(memory: AnyMemory | None) -> AgentExperiment:
+    """150M steps in 1,024 rows; once the task is learned, memory is brought down to 30."""
     world = Corridor()
     return AgentExperiment(
         world=world,
         model=agent_model(
-            world, memory or ExpireSpan(max_span=200, ramp=16, penalty=5e-5, initial=0.95)
+            world, memory or ExpireSpan(max_span=200, ramp=16, penalty=5e-6, initial=0.95)
         ),
         learning=ActorCritic(discount=0.99, entropy_weight=0.001),
         optimizer=AgentOptimizer(rate=5e-4, clip=0.1),
-        penalty=PenaltySchedule(after_metric=0.95, warmup=100),
+        penalty=PenaltySchedule(
+            after_metric=0.95,
+            warmup=100,
+            target_live=30 if memory is None or isinstance(memory, ExpireSpan) else None,
+        ),
         batch=1024,
         steps=1500,
         log_every=10,

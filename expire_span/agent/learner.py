@@ -106,9 +106,9 @@ class Learner:
         self._clip = float("inf") if optimizer.clip is None else optimizer.clip
         self._replay: _Replay | None = None
 
-    def learn(self, block: Block, memory: Memory, weight: float) -> Lesson:
+    def learn(self, block: Block, memory: Memory, weight: float | Tensor) -> Lesson:
         """Update the weights once; the rate has been set."""
-        given = torch.full((), weight, device=memory.origin.device)
+        given = torch.zeros((), device=memory.origin.device) + weight
         if memory.origin.is_cuda:
             if self._replay is None:
                 self._replay = _Replay(self._model, self._settings, block, memory, given)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -18,10 +19,14 @@ from expire_span.agent.ports import build_agent
 from expire_span.agent.trainer import AgentTrainer, evaluate_agent
 from expire_span.model.transformer import Transformer
 from expire_span.training import checkpoint as checkpoints
-from expire_span.training.checkpoint import Checkpoint
-from expire_span.training.loop import CHECKPOINTS, EXPERIMENT_FILE, Interruption, choose_device
-from expire_span.training.metrics import MetricLog, SpanWatch
+from expire_span.training.checkpoint import Checkpoint, Shard, join
+from expire_span.training.distributed import ALONE, choose_device
+from expire_span.training.folder import CHECKPOINTS, EXPERIMENT_FILE
+from expire_span.training.interruption import Interruption
+from expire_span.training.log import MetricLog
 from expire_span.training.records import KNOWN, differences, from_record, save_experiment, to_record
+from expire_span.training.saver import Saver
+from expire_span.training.spans import SpanWatch
 from expire_span.worlds import WORLDS
 
 RESULT_FILE = "result.json"
@@ -32,7 +37,8 @@ AGENT_KINDS: dict[str, type] = {
 }
 # Settings that say how a run is watched and where it runs, not what its next update is.
 FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation_rows", "steps")
-PARTS = ("model", "optimizer", "memory", "situation", "tally")
+SHARED = ("model", "optimizer", "control")
+OWN = ("memory", "situation", "tally", "means")
 
 
 def train_agent(
@@ -72,7 +78,8 @@ def train_side_by_side(
             if interruption.wanted:
                 for run in runs:
                     run.save()
-                raise KeyboardInterrupt
+                    run.saver.wait()
+                raise interruption.stopped(runs[0].trainer.step, runs[0].folder)
     return [run.judge() for run in runs]
 
 
@@ -91,11 +98,13 @@ class AgentRun:
             self._stream.wait_stream(torch.cuda.current_stream(self.trainer.device))
 
     def __enter__(self) -> "AgentRun":
-        self._log = MetricLog(self.folder, self.trainer.step)
+        self._opened = ExitStack()
+        self._log = self._opened.enter_context(MetricLog(self.folder, self.trainer.step))
+        self.saver = self._opened.enter_context(Saver(self.folder / CHECKPOINTS, ALONE))
         return self
 
-    def __exit__(self, *failure: object) -> None:
-        self._log.__exit__(*failure)
+    def __exit__(self, *failure: Any) -> None:
+        self._opened.__exit__(*failure)
 
     @property
     def left(self) -> int:
@@ -113,16 +122,14 @@ class AgentRun:
                 self.save()
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, by and by."""
         trainer = self.trainer
-        tensors = {
-            f"{part}.{name}": tensor
-            for part, named in trainer.tensors().items()
-            for name, tensor in named.items()
-        }
-        values = {"experiment": to_record(trainer.experiment), **trainer.values()}
         with self._own_stream():
-            checkpoints.save(Checkpoint(tensors, values), self.folder / CHECKPOINTS, trainer.step)
+            parts = trainer.tensors()
+            values = {"experiment": to_record(trainer.experiment), **trainer.values()}
+            shared = Shard(join({part: parts[part] for part in SHARED}), values)
+            own = Shard(join({part: parts[part] for part in OWN}), {})
+            self.saver.save(Checkpoint(shared, own), trainer.step)
 
     def judge(self) -> dict[str, float]:
         """What the agent is worth on whole episodes; also left in the folder."""
@@ -147,7 +154,7 @@ class AgentRun:
         steps = updates * experiment.batch * experiment.model.block
         metrics["world_steps_per_second"] = steps / seconds
         self._log.write(step, metrics)
-        self._watch.look(step, metrics)
+        self._watch.look(step, trainer.stats())
         shown = (experiment.world.metric, "live", "world_steps_per_second")
         self.told = {name: f"{metrics[name]:.4g}" for name in shown if name in metrics}
 
@@ -166,7 +173,7 @@ def load_agent(folder: Path, device: str = "auto") -> tuple[AgentExperiment, Tra
     if newest is None:
         raise ValueError(f"{folder} has no checkpoint yet: train it first.")
     model = build_agent(experiment.world, dense(experiment.model))
-    model.load_state_dict(checkpoints.load(newest).part("model"))
+    model.load_state_dict(checkpoints.load_shared(newest).part("model"))
     return experiment, model.to(choose_device(device)).eval()
 
 
@@ -197,9 +204,12 @@ def _open(experiment: AgentExperiment, folder: Path, resume: bool) -> AgentTrain
     newest = checkpoints.latest(folder / CHECKPOINTS)
     if newest is not None:
         saved = checkpoints.load(newest)
-        _check_same(experiment, saved.values["experiment"])
-        trainer.restore({part: saved.part(part) for part in PARTS}, saved.values)
-    folder.mkdir(parents=True, exist_ok=True)
+        assert saved.shared is not None
+        _check_same(experiment, saved.shared.values["experiment"])
+        parts = {part: saved.shared.part(part) for part in SHARED}
+        parts |= {part: saved.own.part(part) for part in OWN}
+        trainer.restore(parts, saved.shared.values)
+    checkpoints.make_folder(folder)
     save_experiment(experiment, folder / EXPERIMENT_FILE)  # type: ignore[arg-type]
     return trainer
 

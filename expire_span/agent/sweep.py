@@ -21,7 +21,7 @@ from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
 from expire_span.agent.run import RESULT_FILE, load_agent_experiment, train_side_by_side
 from expire_span.model.memory import ExpireSpan, FixedSpan
-from expire_span.training.loop import EXPERIMENT_FILE
+from expire_span.training.folder import EXPERIMENT_FILE
 from expire_span.worlds import Corridor, Portal, World
 from expire_span.worlds.oracles import PortalMemory, corridor_bound, play
 

@@ -17,7 +17,8 @@ from expire_span.agent.ports import build_agent
 from expire_span.agent.rollout import Block, Situation, act_block, begin
 from expire_span.agent.tally import Tally
 from expire_span.model.memory import Memory
-from expire_span.model.transformer import Transformer
+from expire_span.model.transformer import MemoryStats, Transformer
+from expire_span.training.control import PenaltyControl
 from expire_span.training.metrics import Means, memory_metrics
 from expire_span.training.optim import load_optimizer, optimizer_tensors, set_rates
 from expire_span.worlds import Game, World
@@ -40,7 +41,9 @@ class AgentTrainer:
         self.means = Means()
         self.step = 0
         self.metric: float | None = None  # the world's metric, as last reported
-        self.penalty_opened: int | None = None
+        memory, block = experiment.model.memory, experiment.model.block
+        self.control = PenaltyControl(experiment.penalty, memory, block, device)
+        self.latest: dict[str, Tensor] = {}  # numbers of the last update
 
     def update(self) -> None:
         """Act a block in every row, and update the weights."""
@@ -51,7 +54,9 @@ class AgentTrainer:
         factor = config.schedule.factor(self.step, self.experiment.steps)
         set_rates(self.learner.optimizer, config.rate * factor)
         lesson = self.learner.learn(block, self.memory, self._penalty_weight())
+        self.control.observe(self.step, lesson.parts["live"].mean())
         self.memory = lesson.memory
+        self.latest = lesson.parts
         self.step += 1
         self.means.add(**lesson.parts)
 
@@ -63,8 +68,13 @@ class AgentTrainer:
         self.metric = played.get(self.experiment.world.metric, self.metric)
         scalars = {name: mean.item() for name, mean in means.items() if mean.ndim == 0}
         steps = self.step * self.experiment.batch * self.experiment.model.block
-        about = {"world_steps": float(steps), "penalty_weight": self._penalty_weight()}
+        about = {"world_steps": float(steps), "penalty_weight": float(self._penalty_weight())}
         return scalars | played | memory_metrics(means) | about
+
+    def stats(self) -> MemoryStats:
+        """How much was remembered in the last update."""
+        names = MemoryStats.__dataclass_fields__
+        return MemoryStats(**{name: self.latest[name].cpu() for name in names})
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """All tensors of the run's state, by part."""
@@ -74,6 +84,8 @@ class AgentTrainer:
             "memory": self.memory.tensors(),
             "situation": self.situation.tensors(),
             "tally": {"sums": self.tally.sums, "counts": self.tally.counts},
+            "control": self.control.tensors(),
+            "means": self.means.tensors(),
         }
 
     def values(self) -> dict[str, Any]:
@@ -81,7 +93,8 @@ class AgentTrainer:
         return {
             "step": self.step,
             "metric": self.metric,
-            "penalty_opened": self.penalty_opened,
+            "control": self.control.values(),
+            "means": self.means.counts(),
             "memory": self.memory.about(),
         }
 
@@ -95,14 +108,12 @@ class AgentTrainer:
         self.tally = Tally(counted["sums"], counted["counts"])
         self.step = values["step"]
         self.metric = values["metric"]
-        self.penalty_opened = values["penalty_opened"]
+        self.control.restore(tensors["control"], values["control"])
+        self.means.restore(tensors["means"], values["means"], self.device)
 
-    def _penalty_weight(self) -> float:
-        """Share of the full penalty in the coming update, which may be the first to have one."""
-        schedule = self.experiment.penalty
-        if self.penalty_opened is None and schedule.opens(self.step, self.metric, True):
-            self.penalty_opened = self.step
-        return schedule.factor(self.step, self.penalty_opened)
+    def _penalty_weight(self) -> float | Tensor:
+        """What multiplies the penalty in the coming update, which may be the first to have one."""
+        return self.control.weight(self.step, self.metric, True)
 
 
 class Actor:

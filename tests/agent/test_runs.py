@@ -1,6 +1,8 @@
 """Runs in folders: what they leave, how they go on, and that they keep out of each other's way."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -11,12 +13,15 @@ from expire_span import FixedSpan
 from expire_span.agent.experiments import AGENT_EXPERIMENTS
 from expire_span.agent.run import (
     AGENT_KINDS,
+    AgentRun,
     load_agent,
     load_agent_experiment,
     train_agent,
     train_side_by_side,
 )
+from expire_span.agent.trainer import AgentTrainer
 from expire_span.training.records import from_record, to_record
+from expire_span.training.schedule import PenaltySchedule
 from expire_span.worlds import Portal
 
 
@@ -108,3 +113,31 @@ def test_the_papers_settings_are_the_papers():
         model = experiment.model
         assert (model.layers, model.width, model.block) == (2, 64, 100)
         assert experiment.learning.entropy_weight == 0.0005
+
+
+def test_a_signal_stops_a_run_where_it_can_go_on(tmp_path, monkeypatch):
+    experiment = tiny_experiment(save_every=100)
+    whole = train_agent(experiment, tmp_path / "whole", progress=False)
+    advance = AgentRun.advance
+
+    def stop_after_three(run: AgentRun) -> None:
+        advance(run)
+        if run.trainer.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(AgentRun, "advance", stop_after_three)
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 3; everything is saved"):
+        train_agent(experiment, tmp_path / "run", progress=False)
+    monkeypatch.undo()
+    assert train_agent(experiment, tmp_path / "run", resume=True, progress=False) == whole
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+
+
+def test_a_target_for_live_memory_weighs_the_penalty():
+    schedule = PenaltySchedule(target_live=2.0)
+    trainer = AgentTrainer(tiny_experiment(penalty=schedule), torch.device("cpu"))
+    assert trainer._penalty_weight() == 0
+    for _ in range(12):
+        trainer.update()
+    assert trainer.latest["live"].mean() > 2
+    assert trainer._penalty_weight() > 0  # there is more in memory than wanted
