@@ -45,10 +45,8 @@ def arguments() -> argparse.Namespace:
 
 def build(args: argparse.Namespace) -> list[AgentTrainer]:
     """The trainers, at their first step."""
-    experiment = AGENT_EXPERIMENTS[args.experiment](args.scale)
-    if args.window:
-        memory = FixedSpan(args.window)
-        experiment = replace(experiment, model=replace(experiment.model, memory=memory))
+    memory = FixedSpan(args.window) if args.window else None
+    experiment = AGENT_EXPERIMENTS[args.experiment](args.scale, memory)
     experiment = replace(experiment, batch=args.batch or experiment.batch)
     device = torch.device(args.device)
     return [AgentTrainer(replace(experiment, seed=seed), device) for seed in range(args.runs)]

@@ -85,10 +85,11 @@ def sweep(
     scale: Scale = "single",
     windows: tuple[int, ...] | None = None,
     seeds: tuple[int, ...] = SEEDS,
-    prices: tuple[float, ...] = (0.2, 1.0, 5.0),
+    prices: tuple[float, ...] | None = None,
+    targets: tuple[float, ...] | None = None,
     side_by_side: int = 4,
 ) -> None:
-    """Train windows of many sizes and Expire-Span with many prices and seeds; draw them all.
+    """Train windows of many sizes and Expire-Span with prices or targets and seeds; draw them all.
 
     Args:
         name: which experiment.
@@ -97,9 +98,10 @@ def sweep(
         windows: sizes of Transformer-XL's memory.
         seeds: of Expire-Span.
         prices: penalties of Expire-Span, as multiples of the experiment's own.
+        targets: live memories that Expire-Span aims for.
         side_by_side: runs that share the device.
     """
-    experiments = sweep_experiments(name, scale, windows, seeds, prices)
+    experiments = sweep_experiments(name, scale, windows, seeds, prices, targets)
     run_sweep(experiments, out, side_by_side=side_by_side)
     draw_sweep(out, out / "performance.png")
     print(out / "performance.png")

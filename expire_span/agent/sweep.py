@@ -28,6 +28,7 @@ from expire_span.worlds.oracles import PortalMemory, corridor_bound, play
 WINDOWS = {"corridor": (16, 32, 50, 75, 100, 200), "portal": (16, 32, 48, 64, 80, 100)}
 SEEDS = (0, 1, 2)
 PRICES = (0.2, 1.0, 5.0)  # multiples of the experiment's own penalty
+TARGETS = (20.0, 30.0, 50.0)  # live memories, where the experiment aims for some
 BOUND_ROWS = 256  # episodes by which a bound without a formula is found
 
 
@@ -46,26 +47,33 @@ def sweep_experiments(
     scale: Scale,
     windows: Sequence[int] | None = None,
     seeds: Sequence[int] = SEEDS,
-    prices: Sequence[float] = PRICES,
+    prices: Sequence[float] | None = None,
+    targets: Sequence[float] | None = None,
 ) -> dict[str, AgentExperiment]:
-    """The runs of a sweep by name: a window of each size, and each price with each seed."""
+    """The runs of a sweep by name: a window of each size, and Expire-Span with each seed.
+
+    Expire-Span's runs differ in what they aim for, if the experiment aims for some number of live
+    memories, and else in the price of memory; either can be asked for.
+    """
     base = AGENT_EXPERIMENTS[name](scale)
+    aims = base.penalty.target_live is not None
+    windows = WINDOWS[name] if windows is None else windows
+    prices = (() if aims else PRICES) if prices is None else prices
+    targets = (TARGETS if aims else ()) if targets is None else targets
     policy = base.model.memory
     assert isinstance(policy, ExpireSpan)
 
-    def with_memory(memory: ExpireSpan | FixedSpan, seed: int) -> AgentExperiment:
-        return replace(base, model=replace(base.model, memory=memory), seed=seed)
+    def expiring(price: float, target: float | None, seed: int) -> AgentExperiment:
+        memory = replace(policy, penalty=price * policy.penalty)
+        penalty = replace(base.penalty, target_live=target)
+        model = replace(base.model, memory=memory)
+        return replace(base, model=model, penalty=penalty, seed=seed)
 
-    windows = WINDOWS[name] if windows is None else windows
-    fixed = {f"window-{size}": with_memory(FixedSpan(size), seeds[0]) for size in windows}
-    expiring = {
-        f"expire-{price:g}-seed-{seed}": with_memory(
-            replace(policy, penalty=price * policy.penalty), seed
-        )
-        for price in prices
-        for seed in seeds
+    return {
+        **{f"window-{n}": AGENT_EXPERIMENTS[name](scale, FixedSpan(n)) for n in windows},
+        **{f"price-{x:g}-seed-{n}": expiring(x, None, n) for x in prices for n in seeds},
+        **{f"target-{x:g}-seed-{n}": expiring(1.0, x, n) for x in targets for n in seeds},
     }
-    return fixed | expiring
 
 
 def run_sweep(
