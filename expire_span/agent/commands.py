@@ -1,8 +1,10 @@
-"""Commands for agents: train, evaluate, watch, sweep."""
+"""Commands for agents: train, evaluate, watch, sweep. `cli.py` hands over what concerns them."""
 
+import inspect
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
@@ -12,29 +14,69 @@ from expire_span.agent.run import load_agent, load_agent_experiment, train_agent
 from expire_span.agent.sweep import SEEDS, draw_sweep, run_sweep, sweep_experiments
 from expire_span.agent.trainer import evaluate_agent
 from expire_span.agent.watch import animate, record_episode
+from expire_span.training.folder import EXPERIMENT_FILE
 
 Name = Literal["corridor", "portal"]
 
 
-def train_command(experiment: AgentExperiment, out: Path, resume: bool = False) -> None:
-    """Train an agent; every setting is an option.
+def concern_agents(arguments: Sequence[str]) -> bool:
+    """Whether the words of a command line are for an agent."""
+    command, first = [*arguments[:2], "", ""][:2]
+    if command == "train":
+        return first in AGENT_EXPERIMENTS
+    if command == "evaluate":
+        return _is_agent(Path(first))
+    return command in ("watch", "sweep")
 
-    Args:
-        experiment: what to train.
-        out: folder for metrics and checkpoints.
-        resume: go on from the newest checkpoint in that folder.
+
+def run_command(arguments: Sequence[str]) -> None:
+    """Do what the words of a command line say."""
+    if arguments[0] == "train":
+        _train(arguments[1], list(arguments[2:]))
+        return
+    commands: dict[str, Callable[..., None]] = {
+        "evaluate": evaluate,
+        "watch": watch,
+        "sweep": sweep,
+    }
+    tyro.extras.subcommand_cli_from_dict(commands, prog="expire-span", args=arguments)
+
+
+def _train(name: str, options: list[str]) -> None:
+    """`train NAME [SCALE]` and options: every field of the experiment is one.
+
+    A run that is resumed starts from its own settings, so that they need not be repeated.
     """
-    result = train_agent(experiment, out, resume=resume)
-    _print({"run": str(out), **result})
+    scale: Any = options.pop(0) if options and options[0] in get_args(Scale) else "single"
+    words = [word for option in options for word in option.split("=", 1)]
+    folder = Path(words[words.index("--out") + 1] if "--out" in words[:-1] else f"runs/{name}")
+    default = AGENT_EXPERIMENTS[name](scale)
+    if "--resume" in options and (folder / EXPERIMENT_FILE).exists():
+        default = load_agent_experiment(folder)
+
+    def train(
+        experiment: Annotated[AgentExperiment, tyro.conf.arg(name="")] = default,
+        out: Path = folder,
+        resume: bool = False,
+    ) -> None:
+        result = train_agent(experiment, out, resume=resume)
+        _print({"run": str(out), **result})
+
+    about = inspect.getdoc(AGENT_EXPERIMENTS[name]) or ""
+    train.__doc__ = f"{about}\n\n{TRAIN_ARGUMENTS}"
+    settings: tuple[Any, ...] = (tyro.conf.CascadeSubcommandArgs,)
+    if not any(option.startswith("model.memory:") for option in options):
+        settings = (*settings, tyro.conf.AvoidSubcommands)
+    tyro.cli(train, prog=f"expire-span train {name} {scale}", args=options, config=settings)
 
 
-def default_experiment(name: str, scale: Scale, resumed: Path | None = None) -> AgentExperiment:
-    """The experiment of that name and scale, or of the run that is to be resumed."""
-    if name not in AGENT_EXPERIMENTS:
-        raise ValueError(f"Unknown experiment {name!r}: choose {' or '.join(AGENT_EXPERIMENTS)}.")
-    if resumed is not None and (resumed / "experiment.json").exists():
-        return load_agent_experiment(resumed)
-    return AGENT_EXPERIMENTS[name](scale)
+TRAIN_ARGUMENTS = """`train NAME smoke`, `train NAME single` and `train NAME paper` differ in scale.
+
+Args:
+    experiment: what to train.
+    out: folder for metrics and checkpoints.
+    resume: go on from the newest checkpoint in that folder.
+"""
 
 
 def evaluate(
@@ -105,6 +147,16 @@ def sweep(
     run_sweep(experiments, out, side_by_side=side_by_side)
     draw_sweep(out, out / "performance.png")
     print(out / "performance.png")
+
+
+def _is_agent(folder: Path) -> bool:
+    """Whether a folder holds a run of an agent."""
+    try:
+        return (
+            json.loads((folder / EXPERIMENT_FILE).read_text())["kind"] == AgentExperiment.__name__
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _print(result: dict[str, Any]) -> None:

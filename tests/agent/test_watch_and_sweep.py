@@ -9,7 +9,6 @@ from PIL import Image
 
 from agent.small_agents import MEMORIES, WORLDS, every_memory, make_agent, tiny_experiment
 from expire_span import ExpireSpan
-from expire_span.agent.__main__ import main
 from expire_span.agent.dense import dense
 from expire_span.agent.ports import build_agent
 from expire_span.agent.run import train_agent
@@ -22,6 +21,7 @@ from expire_span.agent.sweep import (
     sweep_experiments,
 )
 from expire_span.agent.watch import GONE, UNBORN, Episode, _colours, animate, record_episode
+from expire_span.cli import main
 from expire_span.worlds import Corridor, Portal
 
 WORLD = WORLDS["corridor"]
@@ -108,9 +108,10 @@ def test_the_commands_train_resume_evaluate_and_watch(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["train", "corridor", "smoke", "--out", run])
     assert "already holds a run" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["train", "maze"])
-    assert "choose corridor or portal" in capsys.readouterr().err
+    main(["list"])
+    listed = capsys.readouterr().out
+    assert "corridor" in listed
+    assert "recall" in listed
 
 
 def test_a_folder_without_runs_is_refused(tmp_path):
