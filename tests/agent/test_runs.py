@@ -134,10 +134,10 @@ def test_a_signal_stops_a_run_where_it_can_go_on(tmp_path, monkeypatch):
 
 
 def test_a_target_for_live_memory_weighs_the_penalty():
-    schedule = PenaltySchedule(target_live=2.0)
+    schedule = PenaltySchedule(target_live=4.0)
     trainer = AgentTrainer(tiny_experiment(penalty=schedule), torch.device("cpu"))
     assert trainer._penalty_weight() == 0
     for _ in range(12):
         trainer.update()
-    assert trainer.latest["live"].mean() > 2
+    assert trainer.latest["live"].mean() > 4
     assert trainer._penalty_weight() > 0  # there is more in memory than wanted
