@@ -1,4 +1,4 @@
-"""The command line: demo, train, evaluate, list, reproduce."""
+"""The command line: demo, train, evaluate, list, reproduce; watch and sweep for agents."""
 
 import inspect
 import json
@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from expire_span.agent.commands import concern_agents, run_command, sweep, watch
+from expire_span.agent.experiments import AGENT_EXPERIMENTS
 from expire_span.demo import demo
 from expire_span.experiments import EXPERIMENTS
 from expire_span.reproduce import reproduce
@@ -36,6 +38,11 @@ DESCRIPTION = """Transformers that learn what to forget.
     expire-span evaluate runs/mine --split test
     expire-span reproduce colliding --scale single
                                          a table of the paper, with its numbers beside ours
+    expire-span train corridor smoke --out runs/agent
+                                         an agent in a grid world; smoke, single or paper
+    expire-span watch runs/agent         an episode of it as an animated picture
+    expire-span sweep corridor --out runs/sweep
+                                         performance against memory
     torchrun --nproc-per-node 8 -m expire_span train text ...
                                          the same on several GPUs
 """
@@ -51,16 +58,12 @@ TRAIN_ARGUMENTS = """Args:
 """
 
 
-def _summary(name: str) -> str:
-    """The first line of an experiment's docstring."""
-    return (inspect.getdoc(EXPERIMENTS[name]) or "").splitlines()[0]
-
-
 def list_experiments() -> None:
     """List the experiments that `train` knows, one a line."""
-    width = max(map(len, EXPERIMENTS))
-    for name in EXPERIMENTS:
-        print(f"{name:{width}}  {_summary(name)}")
+    known: dict[str, Callable[..., Any]] = {**EXPERIMENTS, **AGENT_EXPERIMENTS}
+    width = max(map(len, known))
+    for name, experiment in known.items():
+        print(f"{name:{width}}  {(inspect.getdoc(experiment) or '').splitlines()[0]}")
 
 
 def evaluate(
@@ -163,7 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        if arguments[:1] == ["train"] and arguments[1:2] and arguments[1] in EXPERIMENTS:
+        if concern_agents(arguments):
+            run_command(arguments)
+        elif arguments[:1] == ["train"] and arguments[1:2] and arguments[1] in EXPERIMENTS:
             name, options = arguments[1], arguments[2:]
             settings = _parser_settings(options)
             title = f"expire-span train {name}"
@@ -178,6 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "evaluate": evaluate,
                 "list": list_experiments,
                 "reproduce": reproduce,
+                "watch": watch,
+                "sweep": sweep,
             }
             _run(commands, arguments, "expire-span", DESCRIPTION)
     except BrokenPipeError:  # whoever read our output has seen enough

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from expire_span.agent.experiments import AGENT_EXPERIMENTS
 from expire_span.cli import main
 from expire_span.experiments import EXPERIMENTS
 
@@ -14,11 +15,17 @@ TINY += ["--device", "cpu"]
 def test_list_names_every_experiment(capsys):
     main(["list"])
     printed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in printed] == list(EXPERIMENTS)
+    assert [line.split()[0] for line in printed] == [*EXPERIMENTS, *AGENT_EXPERIMENTS]
     assert all(len(line.split(maxsplit=1)[1]) > 20 for line in printed)
 
 
-@pytest.mark.parametrize("arguments", [[], ["train"], ["evaluate"], ["demo"], ["train", "recall"]])
+HELP = [
+    [], ["train"], ["evaluate"], ["demo"], ["watch"], ["sweep"],
+    ["train", "recall"], ["train", "corridor"], ["train", "portal", "smoke"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", HELP)
 def test_help_is_there_for_every_command(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         main([*arguments, "--help"])

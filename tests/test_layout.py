@@ -16,7 +16,9 @@ MAY_IMPORT = {
     "model.memory": {"model.ops"},
     "model": {"model.ops", "model.memory"},
     "tasks": set(),
+    "worlds": set(),
     "training": {"tasks", "model", "model.ops", "model.memory"},
+    "agent": {"worlds", "model", "model.ops", "model.memory", "training"},
     "experiments": {"tasks", "model", "model.memory", "training"},
     "analysis": {"tasks", "model", "model.memory", "training", "experiments"},
 }

@@ -38,15 +38,15 @@ def to_record(value: Any) -> Any:
     return {"kind": type(value).__name__, **named}
 
 
-def from_record(record: Any) -> Any:
-    """What `to_record` was given."""
+def from_record(record: Any, known: dict[str, type] = KNOWN) -> Any:
+    """What `to_record` was given; only classes that are known by name can come out."""
     if not isinstance(record, dict):
         return record
-    values = {name: from_record(value) for name, value in record.items() if name != "kind"}
+    values = {name: from_record(value, known) for name, value in record.items() if name != "kind"}
     kind = record.get("kind")
-    if kind not in KNOWN:
-        raise ValueError(f"Unknown kind of settings {kind!r}: known are {', '.join(KNOWN)}.")
-    return KNOWN[kind](**values)
+    if kind not in known:
+        raise ValueError(f"Unknown kind of settings {kind!r}: known are {', '.join(known)}.")
+    return known[kind](**values)
 
 
 def differences(one: Any, other: Any, name: str = "") -> list[str]:

@@ -1,0 +1,316 @@
+"""Acting with cached keys and values: the same as `rollout.act_block`, quicker.
+
+At the beginning of a block the keys, values and deadlines of all that is remembered are computed
+once, by the present weights; each step then adds its own. Every tensor has a fixed shape and
+nothing is asked of the device, so on a GPU one step is captured as a CUDA graph and replayed.
+
+Time counts from the block's first step. The cache has a slot for each state held, then one for each
+step of the block and for the one after it, whose value is wanted.
+
+Example: 3 states held, blocks of 2 steps. The slots stand at times -3, -2, -1, 0, 1, 2.
+
+Shapes
+    B rows, T steps of a block, H heads, E head width, D model width
+    N slots, S of them held before the block: N = S + T + 1
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from expire_span.agent.graphs import capture, copy_all
+from expire_span.agent.ports import Decision
+from expire_span.agent.rollout import Block, Situation, choose
+from expire_span.agent.tally import Tally
+from expire_span.model.layer import Layer
+from expire_span.model.memory import Memory, StateSet, Window
+from expire_span.model.memory.recent import RecentMemory
+from expire_span.model.ops.ramp import NEVER
+from expire_span.model.ops.span_attention import KeySet, Visibility, span_attention
+from expire_span.model.ops.span_attention import choose as choose_attention
+from expire_span.model.transformer import Transformer
+from expire_span.worlds import Game
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """What one layer can attend to; the one thing in this package that is written into."""
+
+    keys: Tensor  # [B, N, H, E]
+    values: Tensor  # [B, N, H, E]
+    deadlines: Tensor | None  # broadcasts to [B, H, N]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """What all layers can attend to, and until when; the latter is the same in every layer."""
+
+    layers: tuple[LayerCache, ...]
+    times: Tensor  # int64 [N]
+    last: Tensor  # int64 [B, 1, N], latest query that may see each slot, by the policy alone
+    positions: slice | None
+    before: int  # slots held before the block (S)
+    attention: str  # which implementation computes it
+
+
+@dataclass(frozen=True)
+class Carry:
+    """All that changes from one step to the next, but for the cache and what is recorded."""
+
+    situation: Situation
+    step: Tensor  # int64 [], time within the block
+    origin: Tensor  # int64 [B], when each row's episode began
+    tally: Tally
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by its name."""
+        situation = self.situation.tensors()
+        own = {"step": self.step, "origin": self.origin}
+        return {**situation, **own, "sums": self.tally.sums, "counts": self.tally.counts}
+
+    def clone(self) -> "Carry":
+        """A copy of which no two tensors share memory, to be written into."""
+        situation = self.situation
+        return Carry(
+            situation=situation.like({n: t.clone() for n, t in situation.tensors().items()}),
+            step=self.step.clone(),
+            origin=self.origin.clone(),
+            tally=self.tally.clone(),
+        )
+
+
+def can_cache(memory: Memory) -> bool:
+    """Whether a memory is one that can be cached: the last states of each row, and no others."""
+    return all(isinstance(layer, RecentMemory) for layer in memory.layers)
+
+
+class CachedActor:
+    """Acts block by block, in buffers for a fixed number of rows and steps.
+
+    Args:
+        model: whose memory is of fixed shape (`dense.py`).
+        game: the world to act in, on the model's device.
+        batch: rows.
+        length: steps of a block.
+        compiled: whether a step is compiled before it is captured for a GPU; that takes a minute
+            and makes it several times quicker.
+    """
+
+    def __init__(
+        self, model: Transformer, game: Game, batch: int, length: int, compiled: bool = True
+    ):
+        self._model = model
+        self._game = game
+        self._length = length
+        self._compiled = compiled
+        self._recorded = _buffers(game, batch, length, model.positions.dtype)
+        self._graphs: _Graphs | None = None
+
+    @torch.no_grad()
+    def act_block(
+        self, situation: Situation, memory: Memory, tally: Tally
+    ) -> tuple[Block, Situation, Tally]:
+        """Make a block of steps in every row; the block's tensors are good until the next call."""
+        self._check(situation, memory)
+        step = torch.zeros_like(situation.time)
+        carry = Carry(situation, step, memory.origin, tally)
+        if situation.time.is_cuda:
+            if self._graphs is None:
+                self._graphs = _Graphs(self, carry, memory)
+            carry, value = self._graphs.act_block(carry, memory)
+        else:
+            cache = self.open(memory)
+            for _ in range(self._length):
+                carry = self.step(cache, carry)
+            value = self.value(cache, carry)
+        block = Block(
+            **{name: tensor.transpose(0, 1) for name, tensor in self._recorded.items()},
+            next_value=value,
+        )
+        return block, carry.situation, carry.tally
+
+    def open(self, memory: Memory) -> Cache:
+        """The cache of a block that begins with this memory."""
+        model, batch = self._model, memory.batch
+        window = Window(self._length + 1, clock=0, origin=memory.origin)
+        coming = model.positions.new_zeros(batch, self._length + 1, model.config.width)
+        pairs = list(zip(model.stack(), memory.layers, strict=True))
+        sets = [layer.keeper.read(remembered, coming, window)[0] for layer, remembered in pairs]
+        one = sets[0]
+        return Cache(
+            layers=tuple(map(_layer_cache, model.stack(), sets)),
+            times=one.times,
+            last=one.seen.last,
+            positions=one.positions,
+            before=one.states.shape[1] - self._length - 1,
+            attention=self._attention(),
+        )
+
+    def step(self, cache: Cache, carry: Carry) -> Carry:
+        """Decide, act, and note what came of it."""
+        game, situation = self._game, carry.situation
+        seen = game.observe(situation.world)
+        origin = torch.where(situation.fresh, carry.step, carry.origin)
+        decision = self._decide(cache, seen, carry.step, origin)
+        actions, log_probs = choose(decision, situation.key, situation.time)
+        outcome = game.step(situation.world, actions)
+        taken = {
+            "observations": seen,
+            "starts": situation.fresh,
+            "actions": actions,
+            "log_probs": log_probs,
+            "rewards": outcome.reward,
+            "done": outcome.done,
+        }
+        place = carry.step.view(1)
+        for name, tensor in taken.items():
+            self._recorded[name].index_copy_(0, place, tensor.unsqueeze(0))
+        return Carry(
+            situation=replace(
+                situation, world=outcome.state, fresh=outcome.done, time=situation.time + 1
+            ),
+            step=carry.step + 1,
+            origin=origin,
+            tally=carry.tally.add(game, outcome),
+        )
+
+    def advance(self, cache: Cache, carry: Carry) -> None:
+        """A step that leaves what it leads to in the place of what it began with."""
+        copy_all(self.step(cache, carry).tensors(), carry.tensors())
+
+    def step_in_place(self) -> Callable[[Cache, Carry], None]:
+        """The same, compiled if it is to be.
+
+        What was compiled before is dropped, since it counts against a limit: actors that are at
+        work no longer need it, they have their graphs.
+        """
+        if not self._compiled:
+            return self.advance
+        torch.compiler.reset()
+        return torch.compile(self.advance, fullgraph=True, dynamic=False)
+
+    def value(self, cache: Cache, carry: Carry) -> Tensor:
+        """What is expected after the block's last step, [B]."""
+        seen = self._game.observe(carry.situation.world)
+        origin = torch.where(carry.situation.fresh, carry.step, carry.origin)
+        return self._decide(cache, seen, carry.step, origin).value
+
+    def _decide(self, cache: Cache, seen: Tensor, step: Tensor, origin: Tensor) -> Decision:
+        """One step of every row through the model."""
+        model = self._model
+        of_this_episode = cache.times >= origin[:, None, None]
+        visible = Visibility(
+            first=(cache.times + 1 - step)[None, None],
+            last=torch.where(of_this_episode, cache.last, -NEVER) - step,
+        )
+        states = model.inputs(seen.unsqueeze(1))
+        for layer, kept in zip(model.stack(), cache.layers, strict=True):
+            states = self._through(layer, kept, cache, states, step, visible)
+        return model.head(model.final_norm(states)[:, 0])
+
+    def _through(
+        self,
+        layer: Layer,
+        kept: LayerCache,
+        cache: Cache,
+        states: Tensor,
+        step: Tensor,
+        visible: Visibility,
+    ) -> Tensor:
+        """States [B, 1, D] through one layer, leaving their keys and values in its cache."""
+        attention, readable = layer.attention, layer._readable(states)
+        place = (step + cache.before).view(1)
+        kept.keys.index_copy_(1, place, _heads(layer, attention.key(readable)))
+        kept.values.index_copy_(1, place, _heads(layer, attention.value(readable)))
+        deadline = None
+        if kept.deadlines is not None:
+            one = StateSet(states, step.view(1), visible, None)
+            (own,) = layer.keeper.deadlines((one,), (readable,))
+            assert own is not None
+            kept.deadlines.index_copy_(2, place, own)
+            deadline = kept.deadlines - step
+        table = None if cache.positions is None else self._model.positions[cache.positions]
+        attended = span_attention(
+            _heads(layer, attention.query(readable)),
+            [KeySet(kept.keys, kept.values, visible, deadline, table)],
+            ramp=layer.keeper.ramp,
+            impl=cache.attention,
+        )
+        return layer._after_attention(states, attended.flatten(-2))
+
+    def _attention(self) -> str:
+        config, like = self._model.config, self._model.positions
+        return choose_attention(config.attention, like.device, like.dtype, config.head_width)
+
+    def _check(self, situation: Situation, memory: Memory) -> None:
+        rows = self._recorded["actions"].shape[1]
+        for name, found in (("situation", len(situation.fresh)), ("memory", memory.batch)):
+            if found != rows:
+                raise ValueError(f"This actor has {rows} rows, but the {name} has {found}.")
+        if not can_cache(memory):
+            kind = type(memory.layers[0]).__name__
+            raise ValueError(
+                f"Only memories of the last states can be cached, not {kind}: use dense(config) "
+                "for the model, or act without a cache."
+            )
+
+
+def _buffers(game: Game, batch: int, length: int, precision: torch.dtype) -> dict[str, Tensor]:
+    """Where a block is recorded, time first."""
+
+    def buffer(dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.zeros(length, batch, *shape, dtype=dtype, device=game.device)
+
+    return {
+        "observations": buffer(torch.uint8, 3, 3, len(game.world.words)),
+        "starts": buffer(torch.bool),
+        "actions": buffer(torch.int64),
+        "log_probs": buffer(precision),
+        "rewards": buffer(torch.float32),
+        "done": buffer(torch.bool),
+    }
+
+
+def _layer_cache(layer: Layer, one: StateSet) -> LayerCache:
+    """Keys, values and deadlines of the states held; slots of the block are still empty."""
+    readable = layer._readable(one.states)
+    (deadline,) = layer.keeper.deadlines((one,), (readable,))
+    return LayerCache(
+        keys=_heads(layer, layer.attention.key(readable)),
+        values=_heads(layer, layer.attention.value(readable)),
+        deadlines=deadline,
+    )
+
+
+def _heads(layer: Layer, states: Tensor) -> Tensor:
+    """[..., D] -> [..., H, E]"""
+    return states.unflatten(-1, (layer.attention.heads, -1))
+
+
+class _Graphs:
+    """The parts of a block as CUDA graphs: one opens the cache, one is a step, one is the end.
+
+    What a graph reads and writes stays where it is, so all that comes from outside is copied in.
+    A step is some three hundred small operations, which the compiler joins into a few dozen.
+    """
+
+    def __init__(self, actor: CachedActor, carry: Carry, memory: Memory):
+        self._length = actor._length
+        self._carry = carry.clone()
+        self._memory = memory.map(lambda _, tensor: tensor.clone())
+        self._opening, self._cache = capture(lambda: actor.open(self._memory))
+        self._step, _ = capture(partial(actor.step_in_place(), self._cache, self._carry))
+        self._end, self._value = capture(lambda: actor.value(self._cache, self._carry))
+
+    def act_block(self, carry: Carry, memory: Memory) -> tuple[Carry, Tensor]:
+        """Make a block of steps; nothing here waits for the device."""
+        copy_all(carry.tensors(), self._carry.tensors())
+        copy_all(memory.tensors(), self._memory.tensors())
+        self._opening.replay()
+        for _ in range(self._length):
+            self._step.replay()
+        self._end.replay()
+        return self._carry.clone(), self._value

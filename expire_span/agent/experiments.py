@@ -1,0 +1,191 @@
+"""Experiments of agents: functions that return a full configuration for one of three scales.
+
+`smoke` is a toy that a CPU learns in a minute. `single` is the paper's task with settings that
+learn quickly on one GPU. `paper` has the paper's own settings where it gives any.
+
+What the paper does not give: heads, feed-forward width, norm, span at the start, discount of
+Corridor, weights of value, steps of Portal. Spans start long, and the penalty waits until the task
+is learned: otherwise they collapse before anything asks for memory.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from expire_span.agent.experiment import AgentExperiment
+from expire_span.agent.learner import AgentOptimizer
+from expire_span.agent.loss import ActorCritic
+from expire_span.model.config import TransformerConfig
+from expire_span.model.memory import AnyMemory, ExpireSpan
+from expire_span.training.schedule import PenaltySchedule, RateSchedule
+from expire_span.worlds import Corridor, Portal, World
+
+Scale = Literal["smoke", "single", "paper"]
+
+
+def agent_model(world: World, memory: AnyMemory, block: int = 100) -> TransformerConfig:
+    """The paper's two layers of 64 units."""
+    return TransformerConfig(
+        vocab=len(world.words),
+        layers=2,
+        width=64,
+        heads=4,
+        feedforward=256,
+        block=block,
+        memory=memory,
+        norm="pre",
+    )
+
+
+def corridor(scale: Scale = "single", memory: AnyMemory | None = None) -> AgentExperiment:
+    """Remember a colour along a corridor, then take the door of that colour.
+
+    1.0 is perfect, 0.5 the best without memory.
+    """
+    return {"smoke": _corridor_smoke, "single": _corridor_single, "paper": _corridor_paper}[scale](
+        memory
+    )
+
+
+def _corridor_smoke(memory: AnyMemory | None) -> AgentExperiment:
+    """Up to 20 cells, and the red door always above, which takes a tenth of the time to learn."""
+    world = Corridor(longest=20, limit=100, door_sides="fixed")
+    return AgentExperiment(
+        world=world,
+        model=TransformerConfig(
+            vocab=len(world.words),
+            layers=2,
+            width=32,
+            heads=2,
+            feedforward=64,
+            block=20,
+            memory=memory or ExpireSpan(max_span=32, ramp=4, penalty=3e-3, initial=0.9),
+            norm="pre",
+        ),
+        learning=ActorCritic(discount=0.95, value_weight=0.5, entropy_weight=0.02),
+        optimizer=AgentOptimizer(rate=3e-3, clip=0.5),
+        penalty=PenaltySchedule(after_metric=0.9, warmup=50),
+        batch=64,
+        steps=400,
+        log_every=10,
+        save_every=100,
+        evaluation_rows=512,
+    )
+
+
+def _corridor_single(memory: AnyMemory | None) -> AgentExperiment:
+    """150M steps in 1,024 rows; once the task is learned, memory is brought down to 30."""
+    world = Corridor()
+    return AgentExperiment(
+        world=world,
+        model=agent_model(
+            world, memory or ExpireSpan(max_span=200, ramp=16, penalty=5e-6, initial=0.95)
+        ),
+        learning=ActorCritic(discount=0.99, entropy_weight=0.001),
+        optimizer=AgentOptimizer(rate=5e-4, clip=0.1),
+        penalty=PenaltySchedule(
+            after_metric=0.95,
+            warmup=100,
+            target_live=30 if memory is None or isinstance(memory, ExpireSpan) else None,
+        ),
+        batch=1024,
+        steps=1500,
+        log_every=10,
+        save_every=100,
+        evaluation_rows=4096,
+    )
+
+
+def _corridor_paper(memory: AnyMemory | None) -> AgentExperiment:
+    """100M steps in 64 rows; RMSProp 1e-4; L 200, R 16, alpha 5e-6."""
+    world = Corridor()
+    return AgentExperiment(
+        world=world,
+        model=agent_model(
+            world, memory or ExpireSpan(max_span=200, ramp=16, penalty=5e-6, initial=0.95)
+        ),
+        learning=ActorCritic(discount=0.99, entropy_weight=0.0005),
+        optimizer=AgentOptimizer(method="rmsprop", rate=1e-4),
+        penalty=PenaltySchedule(after_metric=0.95, warmup=100),
+        batch=64,
+        steps=100_000_000 // (64 * 100),
+        log_every=50,
+        save_every=1000,
+        evaluation_rows=4096,
+    )
+
+
+def portal(scale: Scale = "single", memory: AnyMemory | None = None) -> AgentExperiment:
+    """Find the right doors through many rooms by trial and error, and remember them.
+
+    A perfect memory returns 709, none 0.6.
+    """
+    return {"smoke": _portal_smoke, "single": _portal_single, "paper": _portal_paper}[scale](memory)
+
+
+def _portal_smoke(memory: AnyMemory | None) -> AgentExperiment:
+    world = Portal(rooms=5, limit=100)
+    return AgentExperiment(
+        world=world,
+        model=TransformerConfig(
+            vocab=len(world.words),
+            layers=2,
+            width=32,
+            heads=2,
+            feedforward=64,
+            block=20,
+            memory=memory or ExpireSpan(max_span=32, ramp=4, penalty=1e-3, initial=0.9),
+            norm="pre",
+        ),
+        learning=ActorCritic(discount=0.95, value_weight=0.5, entropy_weight=0.02),
+        optimizer=AgentOptimizer(rate=3e-3, clip=0.5),
+        penalty=PenaltySchedule(after_metric=1.5, warmup=50),
+        batch=128,
+        steps=500,
+        log_every=10,
+        save_every=100,
+        evaluation_rows=512,
+    )
+
+
+def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
+    """As the paper's, for 500M steps."""
+    world = Portal()
+    return AgentExperiment(
+        world=world,
+        model=agent_model(
+            world, memory or ExpireSpan(max_span=100, ramp=16, penalty=1e-6, initial=0.95)
+        ),
+        learning=ActorCritic(discount=0.98, entropy_weight=0.0005),
+        optimizer=AgentOptimizer(rate=5e-4, schedule=RateSchedule(warmup=20), clip=0.1),
+        penalty=PenaltySchedule(after_metric=100.0, warmup=200),
+        batch=1024,
+        steps=5000,
+        log_every=20,
+        save_every=500,
+        evaluation_rows=4096,
+    )
+
+
+def _portal_paper(memory: AnyMemory | None) -> AgentExperiment:
+    """1,024 rows; Adam 5e-4, clipped at 0.1; discount 0.98; L 100, R 16, alpha 1e-6."""
+    world = Portal()
+    return AgentExperiment(
+        world=world,
+        model=agent_model(
+            world, memory or ExpireSpan(max_span=100, ramp=16, penalty=1e-6, initial=0.95)
+        ),
+        learning=ActorCritic(discount=0.98, entropy_weight=0.0005),
+        optimizer=AgentOptimizer(rate=5e-4, clip=0.1),
+        penalty=PenaltySchedule(after_metric=100.0, warmup=200),
+        batch=1024,
+        steps=10_000,
+        log_every=50,
+        save_every=1000,
+        evaluation_rows=4096,
+    )
+
+
+AGENT_EXPERIMENTS: dict[str, Callable[..., AgentExperiment]] = {
+    "corridor": corridor,
+    "portal": portal,
+}

@@ -1,0 +1,30 @@
+"""CUDA graphs: what the host launches is recorded once and then replayed with other numbers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def capture(function: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A graph of what the function does, and what it returned: tensors that each replay rewrites.
+
+    It is run twice before, so that libraries and compilers are ready.
+    """
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(2):
+            function()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    return graph, result
+
+
+def copy_all(sources: dict[str, Tensor], targets: dict[str, Tensor]) -> None:
+    """Copy each source over the target of the same name."""
+    for name, target in targets.items():
+        target.copy_(sources[name])

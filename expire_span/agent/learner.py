@@ -1,0 +1,169 @@
+"""Learning: a block is read again, in one forward with gradient, and the weights are updated.
+
+Memory from before the block is an input without gradient, as the recomputed one is for the next.
+On a GPU forward and backward are replayed as one CUDA graph; clipping and optimiser follow it.
+
+Shapes: B rows, T steps of a block.
+"""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from expire_span.agent.graphs import capture, copy_all
+from expire_span.agent.loss import ActorCritic, actor_critic_loss
+from expire_span.agent.rollout import Block
+from expire_span.model.memory import LayerMemory, Memory
+from expire_span.model.transformer import Transformer
+from expire_span.training.schedule import RateSchedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentOptimizer:
+    """How an agent's weights are updated."""
+
+    method: Literal["adam", "rmsprop"] = "adam"
+    """RMSProp as in the trainers of the paper's authors (decay 0.97, epsilon 1e-6), or Adam."""
+    rate: float = 5e-4
+    """Peak learning rate."""
+    schedule: RateSchedule = field(default_factory=RateSchedule)
+    """How the rate changes over the run."""
+    span_rate: float = 1.0
+    """Rate of the parameters that learn spans, as a multiple of the others'."""
+    clip: float | None = None
+    """Largest norm of all gradients together; larger ones are scaled down to it."""
+
+    def __post_init__(self) -> None:
+        if self.method not in ("adam", "rmsprop"):
+            raise ValueError(f"method must be adam or rmsprop, but is {self.method!r}.")
+        if self.rate <= 0 or self.span_rate < 0:
+            raise ValueError(
+                f"rate must be above 0 and span_rate not negative, but they are {self.rate} and "
+                f"{self.span_rate}."
+            )
+        if self.clip is not None and self.clip <= 0:
+            raise ValueError(f"clip must be above 0, but is {self.clip}: leave it out for no clip.")
+
+
+def build_optimizer(model: Transformer, config: AgentOptimizer) -> torch.optim.Optimizer:
+    """An optimiser over all parameters; each group's `scale` multiplies the rate of the moment."""
+    keepers = {p for layer in model.stack() for p in layer.keeper.parameters()}
+    named = (
+        (1.0, [p for p in model.parameters() if p not in keepers]),
+        (config.span_rate, [p for p in model.parameters() if p in keepers]),
+    )
+    groups = [{"params": some, "scale": scale} for scale, some in named if some]
+    if config.method == "rmsprop":
+        return torch.optim.RMSprop(groups, lr=config.rate, alpha=0.97, eps=1e-6)
+    return torch.optim.Adam(groups, lr=config.rate, fused=model.positions.is_cuda)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What reading a block again came to."""
+
+    objective: Tensor
+    """What is differentiated: the loss and the weighted penalty."""
+    parts: dict[str, Tensor]
+    """Numbers for the log, without gradient."""
+    memory: Memory
+    """What is remembered after it, without gradient."""
+
+
+def read_again(
+    model: Transformer, block: Block, memory: Memory, weight: Tensor, settings: ActorCritic
+) -> Lesson:
+    """The block in one forward.
+
+    Args:
+        model: the agent.
+        block: what was done, by the very weights that the model still has.
+        memory: from before the block.
+        weight: of the penalty, a scalar.
+        settings: of the loss.
+    """
+    step = model(block.observations, memory, starts=block.starts, attached=False)
+    loss = actor_critic_loss(model.head(step.hidden), block, settings)
+    kept = step.settling.kept
+    settled = all(isinstance(layer, LayerMemory) for layer in kept)
+    after = replace(step.frame, layers=kept) if settled else step.memory
+    return Lesson(
+        objective=loss.total + weight * step.penalty,
+        parts={**loss.parts(), "penalty": step.penalty.detach(), **vars(step.stats)},
+        memory=after.detach(),
+    )
+
+
+class Learner:
+    """Updates a model's weights, block by block."""
+
+    def __init__(self, model: Transformer, settings: ActorCritic, optimizer: AgentOptimizer):
+        self.optimizer = build_optimizer(model, optimizer)
+        self._model = model
+        self._settings = settings
+        self._clip = float("inf") if optimizer.clip is None else optimizer.clip
+        self._replay: _Replay | None = None
+
+    def learn(self, block: Block, memory: Memory, weight: float | Tensor) -> Lesson:
+        """Update the weights once; the rate has been set."""
+        given = torch.zeros((), device=memory.origin.device) + weight
+        if memory.origin.is_cuda:
+            if self._replay is None:
+                self._replay = _Replay(self._model, self._settings, block, memory, given)
+            lesson = self._replay.learn(block, memory, given)
+        else:
+            lesson = read_again(self._model, block, memory, given, self._settings)
+            lesson.objective.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self._model.clamp_parameters()
+        return replace(lesson, parts={**lesson.parts, "gradient_norm": norm})
+
+
+class _Replay:
+    """Forward and backward of a block as a CUDA graph, with the buffers it reads and writes."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        settings: ActorCritic,
+        block: Block,
+        memory: Memory,
+        weight: Tensor,
+    ):
+        self._parameters = list(model.parameters())
+        self._block = Block(**{name: tensor.clone() for name, tensor in _tensors(block).items()})
+        self._memory = memory.map(lambda _, tensor: tensor.clone())
+        self._weight = weight.clone()
+
+        def read() -> Lesson:
+            model.zero_grad()
+            lesson = read_again(model, self._block, self._memory, self._weight, settings)
+            lesson.objective.backward()
+            return lesson
+
+        self._graph, self._lesson = capture(read)
+        self._gradients = [parameter.grad for parameter in self._parameters]
+
+    def learn(self, block: Block, memory: Memory, weight: Tensor) -> Lesson:
+        """The gradients of a block are then those of the parameters."""
+        copy_all(_tensors(block), _tensors(self._block))
+        copy_all(memory.tensors(), self._memory.tensors())
+        self._weight.copy_(weight)
+        self._graph.replay()
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            parameter.grad = gradient
+        lesson = self._lesson
+        steps = block.actions.shape[1]
+        return Lesson(
+            objective=lesson.objective,
+            parts={name: part.clone() for name, part in lesson.parts.items()},
+            memory=replace(lesson.memory, clock=memory.clock + steps),
+        )
+
+
+def _tensors(block: Block) -> dict[str, Tensor]:
+    return {each.name: getattr(block, each.name) for each in fields(block)}

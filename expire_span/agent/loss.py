@@ -1,0 +1,82 @@
+"""What an agent is taught: choose what led to more than was expected, and expect what came.
+
+Shapes: B rows, T steps of a block, A actions.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from expire_span.agent.ports import Decision
+from expire_span.agent.rollout import Block, log_prob_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCritic:
+    """Settings of the actor-critic loss."""
+
+    discount: float = 0.99
+    """What a reward is worth one step earlier (gamma)."""
+    value_weight: float = 0.05
+    """Weight of the squared error of values."""
+    entropy_weight: float = 0.0005
+    """Weight of the entropy of the choice of actions, which keeps it open."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.discount <= 1:
+            raise ValueError(f"discount must lie between 0 and 1, but is {self.discount}.")
+        if self.value_weight < 0 or self.entropy_weight < 0:
+            raise ValueError(
+                f"value_weight and entropy_weight must not be negative, but are "
+                f"{self.value_weight} and {self.entropy_weight}."
+            )
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss and what it is made of; all scalars, means over rows and steps."""
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    drift: Tensor
+    """Largest difference of log-probabilities from those that were acted with: rounding alone."""
+
+    def parts(self) -> dict[str, Tensor]:
+        """By names for the log."""
+        return {
+            "loss": self.total,
+            "policy_loss": self.policy,
+            "value_loss": self.value,
+            "entropy": self.entropy,
+            "log_prob_drift": self.drift,
+        }
+
+
+def discounted_returns(block: Block, discount: float) -> Tensor:
+    """R_t = r_t + discount (1 - done_t) R_{t+1}, with the last R the expected value; [B, T].
+
+    An episode that was cut off counts as ended, as in the trainers of the paper's authors.
+    """
+    later = block.next_value
+    going_on = discount * (~block.done).to(later.dtype)
+    returns = []
+    for step in reversed(range(block.rewards.shape[1])):
+        later = block.rewards[:, step] + going_on[:, step] * later
+        returns.append(later)
+    return torch.stack(returns[::-1], dim=1)
+
+
+def actor_critic_loss(decision: Decision, block: Block, settings: ActorCritic) -> Loss:
+    """The loss of a block that was read again, with gradient: decision [B, T]."""
+    log_probs = decision.logits.log_softmax(dim=-1)
+    chosen = log_prob_of(log_probs, block.actions)
+    surprise = discounted_returns(block, settings.discount) - decision.value
+    policy = -(chosen * surprise.detach()).mean()
+    value = surprise.square().mean()
+    entropy = -(log_probs.exp() * log_probs).sum(dim=-1).mean()
+    total = policy + settings.value_weight * value - settings.entropy_weight * entropy
+    drift = (chosen.detach() - block.log_probs).abs().max()
+    return Loss(total, policy.detach(), value.detach(), entropy.detach(), drift)

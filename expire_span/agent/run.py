@@ -1,0 +1,227 @@
+"""Runs of agents in their folders: metrics, checkpoints, resume, and many runs side by side."""
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from expire_span.agent.dense import dense
+from expire_span.agent.experiment import AgentExperiment
+from expire_span.agent.learner import AgentOptimizer
+from expire_span.agent.loss import ActorCritic
+from expire_span.agent.ports import build_agent
+from expire_span.agent.trainer import AgentTrainer, evaluate_agent
+from expire_span.model.transformer import Transformer
+from expire_span.training import checkpoint as checkpoints
+from expire_span.training.checkpoint import Checkpoint, Shard, join
+from expire_span.training.distributed import ALONE, choose_device
+from expire_span.training.folder import CHECKPOINTS, EXPERIMENT_FILE
+from expire_span.training.interruption import Interruption
+from expire_span.training.log import MetricLog
+from expire_span.training.records import KNOWN, differences, from_record, save_experiment, to_record
+from expire_span.training.saver import Saver
+from expire_span.training.spans import SpanWatch
+from expire_span.worlds import WORLDS
+
+RESULT_FILE = "result.json"
+AGENT_KINDS: dict[str, type] = {
+    **KNOWN,
+    **WORLDS,
+    **{kind.__name__: kind for kind in (AgentExperiment, AgentOptimizer, ActorCritic)},
+}
+# Settings that say how a run is watched and where it runs, not what its next update is.
+FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation_rows", "steps")
+SHARED = ("model", "optimizer", "control")
+OWN = ("memory", "situation", "tally", "means")
+
+
+def train_agent(
+    experiment: AgentExperiment, folder: Path, *, resume: bool = False, progress: bool = True
+) -> dict[str, float]:
+    """Run an experiment to its end; returns what the agent was judged by then."""
+    (result,) = train_side_by_side([(experiment, folder)], resume=resume, progress=progress)
+    return result
+
+
+def train_side_by_side(
+    wanted: Sequence[tuple[AgentExperiment, Path]], *, resume: bool = False, progress: bool = True
+) -> list[dict[str, float]]:
+    """Run several experiments in turn, an update each; on a GPU they share it, each in a stream.
+
+    A block of one run fills a small part of a GPU, so that several take little longer than one.
+
+    Args:
+        wanted: experiments, each with its run's own folder.
+        resume: go on from the newest checkpoints; without this, folders with a run are refused.
+        progress: whether to show a bar.
+    """
+    runs = [AgentRun(experiment, folder, resume) for experiment, folder in wanted]
+    left = sum(run.left for run in runs)
+    bar = tqdm(total=left, unit="update", disable=not progress)
+    with ExitStack() as opened:
+        opened.enter_context(bar)
+        interruption = opened.enter_context(Interruption())
+        for run in runs:
+            opened.enter_context(run)
+        while any(run.left for run in runs):
+            for run in runs:
+                if run.left:
+                    run.advance()
+                    bar.update()
+                    bar.set_postfix(run.told, refresh=False)
+            if interruption.wanted:
+                for run in runs:
+                    run.save()
+                    run.saver.wait()
+                raise interruption.stopped(runs[0].trainer.step, runs[0].folder)
+    return [run.judge() for run in runs]
+
+
+class AgentRun:
+    """An agent in training, in its folder."""
+
+    def __init__(self, experiment: AgentExperiment, folder: Path, resume: bool):
+        self.folder = folder
+        self.trainer = _open(experiment, folder, resume)
+        self.told: dict[str, str] = {}
+        self._watch = SpanWatch(experiment.model.memory.longest_learned_span())
+        self._since = (self.trainer.step, time.perf_counter())
+        on_gpu = self.trainer.device.type == "cuda"
+        self._stream = torch.cuda.Stream(self.trainer.device) if on_gpu else None
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self.trainer.device))
+
+    def __enter__(self) -> "AgentRun":
+        self._opened = ExitStack()
+        self._log = self._opened.enter_context(MetricLog(self.folder, self.trainer.step))
+        self.saver = self._opened.enter_context(Saver(self.folder / CHECKPOINTS, ALONE))
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self._opened.__exit__(*failure)
+
+    @property
+    def left(self) -> int:
+        """Updates still to be made."""
+        return max(self.trainer.experiment.steps - self.trainer.step, 0)
+
+    def advance(self) -> None:
+        """One update, and what is due after it."""
+        experiment = self.trainer.experiment
+        with self._own_stream():
+            self.trainer.update()
+            if self._due(experiment.log_every):
+                self._report()
+            if self._due(experiment.save_every):
+                self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint, by and by."""
+        trainer = self.trainer
+        with self._own_stream():
+            parts = trainer.tensors()
+            values = {"experiment": to_record(trainer.experiment), **trainer.values()}
+            shared = Shard(join({part: parts[part] for part in SHARED}), values)
+            own = Shard(join({part: parts[part] for part in OWN}), {})
+            self.saver.save(Checkpoint(shared, own), trainer.step)
+
+    def judge(self) -> dict[str, float]:
+        """What the agent is worth on whole episodes; also left in the folder."""
+        experiment = self.trainer.experiment
+        with self._own_stream():
+            result = evaluate_agent(
+                self.trainer.model,
+                experiment.world,
+                rows=experiment.evaluation_rows,
+                seed=experiment.seed + 1,
+            )
+        (self.folder / RESULT_FILE).write_text(json.dumps(result, indent=2) + "\n")
+        return result
+
+    def _report(self) -> None:
+        trainer = self.trainer
+        metrics = trainer.report()
+        step, now = trainer.step, time.perf_counter()
+        updates, seconds = step - self._since[0], now - self._since[1]
+        self._since = (step, now)
+        experiment = trainer.experiment
+        steps = updates * experiment.batch * experiment.model.block
+        metrics["world_steps_per_second"] = steps / seconds
+        self._log.write(step, metrics)
+        self._watch.look(step, trainer.stats())
+        shown = (experiment.world.metric, "live", "world_steps_per_second")
+        self.told = {name: f"{metrics[name]:.4g}" for name in shown if name in metrics}
+
+    def _due(self, every: int) -> bool:
+        step = self.trainer.step
+        return step % every == 0 or step == self.trainer.experiment.steps
+
+    def _own_stream(self) -> AbstractContextManager:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+
+def load_agent(folder: Path, device: str = "auto") -> tuple[AgentExperiment, Transformer]:
+    """The experiment of a run, and its agent as last saved."""
+    experiment = replace(load_agent_experiment(folder), device=device)
+    newest = checkpoints.latest(folder / CHECKPOINTS)
+    if newest is None:
+        raise ValueError(f"{folder} has no checkpoint yet: train it first.")
+    model = build_agent(experiment.world, dense(experiment.model))
+    model.load_state_dict(checkpoints.load_shared(newest).part("model"))
+    return experiment, model.to(choose_device(device)).eval()
+
+
+def load_agent_experiment(folder: Path) -> AgentExperiment:
+    """The experiment of a run."""
+    path = folder / EXPERIMENT_FILE
+    try:
+        experiment = from_record(json.loads(path.read_text()), AGENT_KINDS)
+    except FileNotFoundError:
+        raise ValueError(f"{folder} is not a run: it has no {path.name}.") from None
+    except (json.JSONDecodeError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read as an experiment: {error}") from error
+    if not isinstance(experiment, AgentExperiment):
+        raise ValueError(f"{folder} is not a run of an agent.")
+    return experiment
+
+
+def _open(experiment: AgentExperiment, folder: Path, resume: bool) -> AgentTrainer:
+    """A trainer at its first step, or where the newest checkpoint left it."""
+    begun = (folder / EXPERIMENT_FILE).exists()
+    if resume and not begun:
+        raise ValueError(f"{folder} holds no run that could be resumed: check the folder.")
+    if begun and not resume:
+        raise ValueError(
+            f"{folder} already holds a run: resume it, or choose another folder for this one."
+        )
+    trainer = AgentTrainer(experiment, choose_device(experiment.device))
+    newest = checkpoints.latest(folder / CHECKPOINTS)
+    if newest is not None:
+        saved = checkpoints.load(newest)
+        assert saved.shared is not None
+        _check_same(experiment, saved.shared.values["experiment"])
+        parts = {part: saved.shared.part(part) for part in SHARED}
+        parts |= {part: saved.own.part(part) for part in OWN}
+        trainer.restore(parts, saved.shared.values)
+    checkpoints.make_folder(folder)
+    save_experiment(experiment, folder / EXPERIMENT_FILE)  # type: ignore[arg-type]
+    return trainer
+
+
+def _check_same(experiment: AgentExperiment, saved: dict[str, object]) -> None:
+    free: tuple[str, ...] = FREE_ON_RESUME
+    if experiment.optimizer.schedule.decay != "constant":
+        free = tuple(name for name in free if name != "steps")  # a cosine would change its course
+    given = json.loads(json.dumps(to_record(experiment)))
+    changed = [name for name in differences(saved, given) if not name.startswith(free)]
+    if changed:
+        raise ValueError(
+            f"The checkpoint is of another experiment: resume it with its own settings; these "
+            f"differ: {', '.join(changed)}."
+        )

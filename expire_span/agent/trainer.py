@@ -1,0 +1,154 @@
+"""A run of an agent at some step: act a block, learn from it, go on.
+
+Everything that a step depends on is a field of `AgentTrainer` and part of what it saves. Chance
+comes from counters, so a resumed run equals one that never stopped, bit for bit on a CPU.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from expire_span.agent.cached import CachedActor, can_cache
+from expire_span.agent.dense import dense, start_full
+from expire_span.agent.experiment import AgentExperiment
+from expire_span.agent.learner import Learner
+from expire_span.agent.ports import build_agent
+from expire_span.agent.rollout import Block, Situation, act_block, begin
+from expire_span.agent.tally import Tally
+from expire_span.model.memory import Memory
+from expire_span.model.transformer import MemoryStats, Transformer
+from expire_span.training.control import PenaltyControl
+from expire_span.training.metrics import Means, memory_metrics
+from expire_span.training.optim import load_optimizer, optimizer_tensors, set_rates
+from expire_span.worlds import Game, World
+
+
+class AgentTrainer:
+    """Model, optimiser, memory, worlds and counters of a run, and how it moves on."""
+
+    def __init__(self, experiment: AgentExperiment, device: torch.device):
+        self.experiment = experiment
+        self.device = device
+        torch.manual_seed(experiment.seed)  # governs initial weights
+        self.model = build_agent(experiment.world, dense(experiment.model)).to(device)
+        self.game = experiment.world.play(device)
+        self.learner = Learner(self.model, experiment.learning, experiment.optimizer)
+        self.situation = begin(self.game, experiment.batch, experiment.seed)
+        self.memory = start_full(self.model, experiment.batch)
+        self.actor = Actor(self.model, self.game, experiment.batch, experiment.compile)
+        self.tally = Tally.empty(self.game)
+        self.means = Means()
+        self.step = 0
+        self.metric: float | None = None  # the world's metric, as last reported
+        memory, block = experiment.model.memory, experiment.model.block
+        self.control = PenaltyControl(experiment.penalty, memory, block, device)
+        self.latest: dict[str, Tensor] = {}  # numbers of the last update
+
+    def update(self) -> None:
+        """Act a block in every row, and update the weights."""
+        block, self.situation, self.tally = self.actor.act_block(
+            self.situation, self.memory, self.tally
+        )
+        config = self.experiment.optimizer
+        factor = config.schedule.factor(self.step, self.experiment.steps)
+        set_rates(self.learner.optimizer, config.rate * factor)
+        lesson = self.learner.learn(block, self.memory, self._penalty_weight())
+        self.control.observe(self.step, lesson.parts["live"].mean())
+        self.memory = lesson.memory
+        self.latest = lesson.parts
+        self.step += 1
+        self.means.add(**lesson.parts)
+
+    def report(self) -> dict[str, float]:
+        """Metrics since the last report; then begin to count anew."""
+        means = self.means.take()
+        played = self.tally.read(self.game)
+        self.tally = Tally.empty(self.game)
+        self.metric = played.get(self.experiment.world.metric, self.metric)
+        scalars = {name: mean.item() for name, mean in means.items() if mean.ndim == 0}
+        steps = self.step * self.experiment.batch * self.experiment.model.block
+        about = {"world_steps": float(steps), "penalty_weight": float(self._penalty_weight())}
+        return scalars | played | memory_metrics(means) | about
+
+    def stats(self) -> MemoryStats:
+        """How much was remembered in the last update."""
+        names = MemoryStats.__dataclass_fields__
+        return MemoryStats(**{name: self.latest[name].cpu() for name in names})
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """All tensors of the run's state, by part."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": optimizer_tensors(self.learner.optimizer, self.model),
+            "memory": self.memory.tensors(),
+            "situation": self.situation.tensors(),
+            "tally": {"sums": self.tally.sums, "counts": self.tally.counts},
+            "control": self.control.tensors(),
+            "means": self.means.tensors(),
+        }
+
+    def values(self) -> dict[str, Any]:
+        """All plain values of it."""
+        return {
+            "step": self.step,
+            "metric": self.metric,
+            "control": self.control.values(),
+            "means": self.means.counts(),
+            "memory": self.memory.about(),
+        }
+
+    def restore(self, tensors: dict[str, dict[str, Tensor]], values: dict[str, Any]) -> None:
+        """Go on from what `tensors` and `values` returned, as if there had been no stop."""
+        self.model.load_state_dict(tensors["model"])
+        load_optimizer(self.learner.optimizer, self.model, tensors["optimizer"])
+        self.memory = self.model.restore_memory(tensors["memory"], values["memory"])
+        self.situation = self.situation.like(tensors["situation"])
+        counted = {name: tensor.to(self.device) for name, tensor in tensors["tally"].items()}
+        self.tally = Tally(counted["sums"], counted["counts"])
+        self.step = values["step"]
+        self.metric = values["metric"]
+        self.control.restore(tensors["control"], values["control"])
+        self.means.restore(tensors["means"], values["means"], self.device)
+
+    def _penalty_weight(self) -> float | Tensor:
+        """What multiplies the penalty in the coming update, which may be the first to have one."""
+        return self.control.weight(self.step, self.metric, True)
+
+
+class Actor:
+    """Acts with cached keys and values where the memory allows it, and plainly where not."""
+
+    def __init__(self, model: Transformer, game: Game, batch: int, compiled: bool = False):
+        self._model, self._game = model, game
+        self._cached = None
+        if can_cache(model.start(1)):
+            self._cached = CachedActor(model, game, batch, model.config.block, compiled)
+
+    def act_block(
+        self, situation: Situation, memory: Memory, tally: Tally
+    ) -> tuple[Block, Situation, Tally]:
+        """Make a block of steps in every row."""
+        if self._cached is not None:
+            return self._cached.act_block(situation, memory, tally)
+        length = self._model.config.block
+        return act_block(self._model, self._game, situation, memory, tally, length)
+
+
+@torch.no_grad()
+def evaluate_agent(
+    model: Transformer, world: World, *, rows: int, seed: int = 0
+) -> dict[str, float]:
+    """The world's measures over one whole episode in each row, and the memory used meanwhile."""
+    game = world.play(model.positions.device)
+    situation, memory = begin(game, rows, seed), start_full(model, rows)
+    tally, means = Tally.empty(game, episodes=1), Means()
+    actor = Actor(model, game, rows)
+    for _ in range(-(-world.limit // model.config.block)):
+        block, situation, tally = actor.act_block(situation, memory, tally)
+        step = model(block.observations, memory, starts=block.starts)
+        memory = step.memory
+        means.add(**vars(step.stats))
+        if tally.counts.max() == rows:
+            break
+    return tally.read(game) | memory_metrics(means.take())

@@ -1,0 +1,204 @@
+"""An episode as an animated picture: the world, and below it what the agent keeps of it.
+
+Each memory is a bar from the step at which it came to the step at which it starts to fade, thinner
+until it is gone. Bars of memories that are gone turn pale. So one sees the colour of an object
+being kept while the walk is forgotten.
+
+Shapes: T steps of the episode.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")  # pictures go to files; no screen is needed
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.animation import PillowWriter
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgba
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm import tqdm
+
+from expire_span.agent.dense import start_full
+from expire_span.agent.rollout import begin
+from expire_span.agent.tally import Tally
+from expire_span.agent.trainer import Actor
+from expire_span.model.transformer import Transformer
+from expire_span.worlds import World
+from expire_span.worlds.grid import DOOR, OBJECT
+from expire_span.worlds.render import as_pixels
+
+# What is in view when a memory is made, and its colour; apart from one another in grey too.
+GROUPS = {
+    f"red {OBJECT}": "#d55e00",
+    f"blue {OBJECT}": "#0072b2",
+    DOOR: "#009e73",
+    "neither": "#999999",
+}
+GONE = to_rgba("#e4e4e4")
+UNBORN = (1.0, 1.0, 1.0, 0.0)
+MOST_FRAMES = 200
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode from beginning to end."""
+
+    pictures: list[NDArray[np.uint8]]
+    """The world before each step."""
+    captions: list[str]
+    """What there is to say about it."""
+    groups: list[str]
+    """What is in view at each step, one of `GROUPS`."""
+    spans: NDArray[np.float64]
+    """[layers, T], how long the memory of each step is kept before it fades."""
+    ramp: int
+    """Steps over which it then fades."""
+
+    @property
+    def steps(self) -> int:
+        """Length of the episode (T)."""
+        return len(self.groups)
+
+
+@torch.no_grad()
+def record_episode(model: Transformer, world: World, *, seed: int = 0, rows: int = 16) -> Episode:
+    """Play an episode in each of some rows, and take the longest of the best."""
+    game = world.play(model.positions.device)
+    situation, memory = begin(game, rows, seed), start_full(model, rows)
+    actor, tally = Actor(model, game, rows), Tally.empty(game, episodes=1)
+    taken: dict[str, list[Tensor]] = {name: [] for name in ("actions", "rewards", "done", "views")}
+    spans: list[list[Tensor]] = [[] for _ in model.stack()]
+    for _ in range(-(-world.limit // model.config.block)):
+        block, situation, tally = actor.act_block(situation, memory, tally)
+        step = model(block.observations, memory, starts=block.starts)
+        memory = step.memory
+        for kept, found in zip(spans, step.spans, strict=True):
+            kept.append(_for_each_step(found, block.actions))
+        now = (block.actions, block.rewards, block.done, block.observations)
+        for name, tensor in zip(taken, now, strict=True):
+            taken[name].append(tensor.clone())  # the next block is written over it
+        if tally.counts.max() == rows:
+            break
+    actions, rewards, done, views = (torch.cat(parts, dim=1) for parts in taken.values())
+    lengths = torch.where(done.any(dim=1), done.float().argmax(dim=1) + 1, done.shape[1])
+    row = _best(rewards, lengths)
+    length = int(lengths[row])
+    pictures, captions = _replay(game, rows, seed, actions[:, :length], row)
+    return Episode(
+        pictures=pictures,
+        captions=captions,
+        groups=[_group(view, world) for view in views[row, :length]],
+        spans=np.stack([torch.cat(kept, dim=1)[row, :length].cpu().numpy() for kept in spans]),
+        ramp=model.stack()[0].keeper.ramp,
+    )
+
+
+def animate(episode: Episode, path: Path, *, fps: int = 10, progress: bool = False) -> None:
+    """Write an episode as an animated GIF, of some 200 pictures at most."""
+    stride = -(-episode.steps // MOST_FRAMES)
+    shown = range(0, episode.steps, stride)
+    layers = len(episode.spans)
+    figure = plt.figure(figsize=(5 * layers, 6), layout="constrained")
+    top, *below = figure.subplot_mosaic(
+        [["world"] * layers, [str(layer) for layer in range(layers)]], height_ratios=(1, 2)
+    ).values()
+    image = top.imshow(episode.pictures[0])
+    top.set_axis_off()
+    bars = [_draw_bars(axes, episode, layer) for layer, axes in enumerate(below)]
+
+    def draw(time: int) -> None:
+        image.set_data(episode.pictures[time])
+        top.set_title(episode.captions[time])
+        for layer, (lines, thin, now) in enumerate(bars):
+            colours = _colours(episode, layer, time)
+            lines.set_colors(colours)
+            thin.set_colors(colours)
+            now.set_xdata([time, time])
+
+    draw(0)
+    figure.canvas.draw()
+    figure.set_layout_engine("none")  # it is found once, not for every picture
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = PillowWriter(fps=fps)
+    with writer.saving(figure, str(path), dpi=80):
+        for time in tqdm(shown, desc=path.name, unit="picture", disable=not progress):
+            draw(time)
+            writer.grab_frame()
+    plt.close(figure)
+
+
+def _draw_bars(axes: Axes, episode: Episode, layer: int) -> tuple[Any, Any, Any]:
+    """Every memory of a layer as a bar; colours come later."""
+    times, spans = np.arange(episode.steps), episode.spans[layer]
+    fading, gone = times + spans, times + spans + episode.ramp
+    whole = [[(t, t), (end, t)] for t, end in zip(times, fading, strict=True)]
+    rest = [[(a, t), (b, t)] for t, a, b in zip(times, fading, gone, strict=True)]
+    lines = axes.add_collection(LineCollection(whole, linewidths=2.0))
+    thin = axes.add_collection(LineCollection(rest, linewidths=0.6))
+    now = axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_xlim(0, min(float(gone.max()), 1.6 * episode.steps) + 1)
+    axes.set_ylim(episode.steps, -1)
+    axes.set_xlabel("time (steps)")
+    axes.set_ylabel("memory, in order of arrival")
+    axes.set_title(f"layer {layer + 1}: each memory until it expires")
+    for name in dict.fromkeys(episode.groups):
+        axes.plot([], [], color=GROUPS[name], linewidth=2, label=f"{name} in view")
+    axes.legend(loc="lower left", frameon=False)
+    return lines, thin, now
+
+
+def _colours(episode: Episode, layer: int, time: int) -> list[tuple[float, ...]]:
+    """What each memory looks like at a time: not there yet, alive, or gone."""
+    gone = np.arange(episode.steps) + episode.spans[layer] + episode.ramp
+    return [
+        UNBORN if t > time else GONE if end <= time else to_rgba(GROUPS[episode.groups[t]])
+        for t, end in enumerate(gone)
+    ]
+
+
+def _for_each_step(spans: Tensor, like: Tensor) -> Tensor:
+    """Spans of a block as [B, T], also where they are the same for all steps or differ by head."""
+    return spans if spans.shape == like.shape else spans.max().expand(like.shape)
+
+
+def _best(rewards: Tensor, lengths: Tensor) -> int:
+    """The row whose first episode earned most; of several, the longest."""
+    within = torch.arange(rewards.shape[1], device=rewards.device) < lengths[:, None]
+    earned = (rewards * within).sum(dim=1)
+    return int((earned * 1e6 + lengths).argmax())
+
+
+def _replay(
+    game: Any, rows: int, seed: int, actions: Tensor, row: int
+) -> tuple[list[NDArray[np.uint8]], list[str]]:
+    """Pictures and captions of one row, before each of the actions."""
+    state = game.start(rows, seed)
+    pictures, captions = [], []
+    for now in actions.T:
+        pictures.append(_cropped(as_pixels(game, state, row)))
+        captions.append(game.caption(state, row))
+        state = game.step(state, now).state
+    return pictures, captions
+
+
+def _cropped(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Without columns that only repeat the last one: a short corridor in a long one's frame."""
+    differs = (picture != picture[:, -1:]).any(axis=(0, 2))
+    last = int(np.flatnonzero(differs).max(initial=0))
+    return picture[:, : min(last + 17, picture.shape[1])]
+
+
+def _group(view: Tensor, world: World) -> str:
+    """What there is in a view [3, 3, V]."""
+    shown = view.amax(dim=(0, 1))
+    there = {word for word, seen in zip(world.words, shown.tolist(), strict=True) if seen}
+    if OBJECT in there:
+        return f"red {OBJECT}" if "red" in there else f"blue {OBJECT}"
+    return DOOR if DOOR in there else "neither"

@@ -1,0 +1,181 @@
+"""Corridor: remember the colour of an object all along the way to a door of that colour.
+
+    # # # # # # R #        the object (o, red or blue) is seen from the first cell only,
+    o A . . . . . #        the doors from the last two; red may be above or below
+    # # # # # # B #
+
+Shapes: B rows, V words.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from expire_span.worlds.chance import below, draw
+from expire_span.worlds.grid import AGENT, BLOCK, COLOURS, DOOR, OBJECT, Cells, view_at, walled
+from expire_span.worlds.world import Game, Measure, World, WorldState, require_at_least
+
+DoorSides = Literal["random", "fixed"]
+WrongDoor = Literal["ends", "stays"]
+
+BIN = 50  # lengths that are reported together
+
+# Views differ only by what is near: the object, nothing, the doors one cell ahead, the doors.
+_START, _MIDDLE, _BEFORE_END, _END = range(4)
+_DRAWN_LENGTH = 5  # a corridor in which each of these views occurs
+_DRAWN_AT = (1, 3, _DRAWN_LENGTH - 1, _DRAWN_LENGTH)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corridor(World):
+    """A corridor with an object at one end and two doors at the other.
+
+    Description: the agent starts beside an object that is red or blue and has to leave by the door
+        of the same colour at the other end.
+    Actions: up, down, left, right; a move into a wall or the object does nothing.
+    Observation: 3 x 3 cells; words agent, block, object, door, red, blue.
+    Reward: 1 for the right door, 0 for the wrong one.
+    End: at either door, or at the limit of steps.
+    """
+
+    shortest: int = 3
+    """Least number of cells from the first to the last; an oracle takes as many steps."""
+    longest: int = 200
+    """Largest number; lengths are drawn uniformly, both ends included."""
+    width: int = 1
+    """Rows of cells. In more than one an agent without memory can note the colour by its row."""
+    door_sides: DoorSides = "random"
+    """Whether the red door is above or below at random, or always above."""
+    wrong_door: WrongDoor = "ends"
+    """Whether the wrong door ends the episode, or is closed like a wall."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(3, shortest=self.shortest)  # object and doors are never in one view
+        require_at_least(self.shortest, longest=self.longest)
+        require_at_least(1, width=self.width)
+        if self.door_sides not in get_args(DoorSides):
+            raise ValueError(f"door_sides must be random or fixed, but is {self.door_sides!r}.")
+        if self.wrong_door not in get_args(WrongDoor):
+            raise ValueError(f"wrong_door must be ends or stays, but is {self.wrong_door!r}.")
+
+    @property
+    def things(self) -> tuple[str, ...]:
+        """Words for what there is in the world."""
+        return (AGENT, BLOCK, OBJECT, DOOR, *COLOURS)
+
+    @property
+    def metric(self) -> str:
+        """Share of the episodes that end at the right door."""
+        return "success"
+
+    @property
+    def bins(self) -> tuple[tuple[int, int], ...]:
+        """Ranges of lengths, both ends included, by which success is told apart."""
+        tops = [*range((self.shortest - 1) // BIN * BIN + BIN, self.longest, BIN), self.longest]
+        return tuple(zip([self.shortest, *(top + 1 for top in tops[:-1])], tops, strict=True))
+
+    def play(self, device: torch.device | str = "cpu") -> "CorridorGame":
+        """The game that these settings describe, on a device."""
+        return CorridorGame(self, device)
+
+
+@dataclass(frozen=True)
+class CorridorState(WorldState):
+    """Where every row stands; all int64 [B]."""
+
+    length: Tensor  # cells from first to last
+    cue: Tensor  # colour of the object, 0 red, 1 blue
+    top: Tensor  # colour of the upper door
+    x: Tensor  # from 1 to length
+    y: Tensor  # from 0 to width - 1
+
+
+class CorridorGame(Game):
+    """Corridor at play."""
+
+    world: Corridor
+
+    def map(self, state: Any, row: int) -> Cells:
+        """All cells of one row's world, walls filling up to the longest corridor."""
+        length, cue, top = (int(t[row]) for t in (state.length, state.cue, state.top))
+        return self._draw(length, cue, top, columns=self.world.longest)
+
+    def place(self, state: Any, row: int) -> tuple[int, int]:
+        """x and y of one row's agent on that map."""
+        return int(state.x[row]), int(state.y[row]) + 1
+
+    def caption(self, state: Any, row: int) -> str:
+        """Length and steps."""
+        return f"length {int(state.length[row])}, step {int(state.steps[row])}"
+
+    def measure(self, last: Any) -> dict[str, Measure]:
+        """Return, steps, and success, also by the length of the corridor."""
+        earned = last.total + self.world.step_cost * last.steps
+        success = (earned > 0.5).float()
+        return (
+            super().measure(last)
+            | {"success": Measure(success)}
+            | {
+                f"success_{low}_{high}": Measure(
+                    success, (last.length >= low) & (last.length <= high)
+                )
+                for low, high in self.world.bins
+            }
+        )
+
+    def _begin(self, blank: WorldState) -> CorridorState:
+        world = self.world
+        word = draw(blank.key, blank.episode)
+        top = torch.zeros_like(word) if world.door_sides == "fixed" else (word >> 1) & 1
+        return CorridorState(
+            **blank.tensors(),
+            length=world.shortest + below(word >> 2, 30, world.longest - world.shortest + 1),
+            cue=word & 1,
+            top=top,
+            x=torch.ones_like(word),
+            y=torch.full_like(word, world.width // 2),
+        )
+
+    def _move(self, state: Any, actions: Tensor) -> tuple[CorridorState, Tensor, Tensor]:
+        lowest = self.world.width - 1
+        dx, dy = self._dx[actions], self._dy[actions]
+        y = state.y + dy
+        at_door = (state.x == state.length) & ((y < 0) | (y > lowest))
+        right = at_door & ((state.top ^ (dy > 0)) == state.cue)
+        x = torch.minimum((state.x + dx).clamp(min=1), state.length)
+        moved = replace(state, x=x, y=y.clamp(0, lowest))
+        return moved, right.float(), at_door if self.world.wrong_door == "ends" else right
+
+    def _views(self) -> Tensor:
+        world = self.world
+        return torch.stack(
+            [
+                view_at(
+                    self._draw(_DRAWN_LENGTH, cue, top), x, y + 1, world.words, world.visible_walls
+                )
+                for cue in range(2)
+                for top in range(2)
+                for x in _DRAWN_AT
+                for y in range(world.width)
+            ]
+        )
+
+    def _view(self, state: Any) -> Tensor:
+        from_end = state.length - state.x
+        near = _MIDDLE + (from_end <= 1).long() + (from_end == 0).long() - (state.x == 1).long()
+        index = (state.cue * 2 + state.top) * 4 + near
+        return index if self.world.width == 1 else index * self.world.width + state.y
+
+    def _draw(self, length: int, cue: int, top: int, columns: int = _DRAWN_LENGTH) -> Cells:
+        """The map of a corridor, filled up with walls to so many columns."""
+        width = self.world.width
+        cells = [
+            row[: length + 1] + row[-1:] * (columns - length + 1) for row in walled(length, width)
+        ]
+        cells[1 + width // 2][0] = frozenset({OBJECT, COLOURS[cue]})
+        cells[0][length] = frozenset({DOOR, COLOURS[top]})
+        cells[-1][length] = frozenset({DOOR, COLOURS[1 - top]})
+        return cells

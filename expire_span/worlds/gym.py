@@ -1,0 +1,245 @@
+"""The worlds as Gymnasium environments; importing this file registers them.
+
+    import gymnasium
+    import expire_span.worlds.gym
+
+    gymnasium.make("expire_span/Corridor-v0", longest=20)
+    gymnasium.make_vec("expire_span/Portal-v0", num_envs=512)
+
+Every setting of a world is a keyword. Vectors are one tensor program, not many environments; an
+episode's end returns the first observation of the next one, and the last one in
+`infos["final_obs"]`. Row n of a vector seeded with s is the environment seeded with s + n.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+from torch import Tensor
+
+from expire_span.worlds import WORLDS, Game, World
+from expire_span.worlds.chance import row_keys
+from expire_span.worlds.render import as_pixels, as_text
+
+RENDER_MODES = ["ansi", "rgb_array"]
+_RENDERERS: dict[str, Callable[..., Any]] = {"ansi": as_text, "rgb_array": as_pixels}
+
+
+class GridEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
+    """One world, one row."""
+
+    metadata = {"render_modes": RENDER_MODES, "render_fps": 8}  # noqa: RUF012, as Gymnasium has it
+
+    def __init__(self, world: World, render_mode: str | None = None):
+        self.world = world
+        self.render_mode = _known_mode(render_mode)
+        self.observation_space, self.action_space = _spaces(world)
+        self._game = world.play()
+        self._state: Any = None
+        self._over = True
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """Begin an episode: the first one of this seed, or the next one."""
+        super().reset(seed=seed)
+        if seed is None and self._state is not None:
+            self._state = self._game.next_episode(self._state)
+        else:
+            self._state = self._game.start_keys(_keys([_drawn(seed, self.np_random)]))
+        self._over = False
+        return _array(self._game.observe(self._state))[0], _info(self._state, 0)
+
+    def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        """Make one step."""
+        if self._over:
+            raise ValueError("The episode is over: call reset() first.")
+        actions = _actions(np.asarray(action)[None], self.world, 1)
+        outcome = self._game.step(self._state, actions)
+        self._state = outcome.last
+        self._over = bool(outcome.done)
+        seen = _array(self._game.observe(self._state))[0]
+        reward, ended, cut = outcome.reward, outcome.terminated, outcome.truncated
+        return seen, float(reward), bool(ended), bool(cut), _info(self._state, 0)
+
+    def render(self) -> Any:
+        """The world as text or as pixels."""
+        if self.render_mode is None:
+            raise ValueError(f"Nothing to render: make the environment with {RENDER_MODES}.")
+        return _RENDERERS[self.render_mode](self._game, self._state, 0)
+
+
+class GridVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]]):
+    """One world, many rows, in one tensor program."""
+
+    metadata = {  # noqa: RUF012, as Gymnasium has it
+        "render_modes": RENDER_MODES,
+        "render_fps": 8,
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+    }
+
+    def __init__(self, world: World, num_envs: int, render_mode: str | None = None):
+        if num_envs < 1:
+            raise ValueError(f"num_envs must be at least 1, but is {num_envs}.")
+        self.world = world
+        self.num_envs = num_envs
+        self.render_mode = _known_mode(render_mode)
+        self.single_observation_space, self.single_action_space = _spaces(world)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._game: Game = world.play()
+        self._state: Any = None
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """Begin an episode in every row: the first ones of these seeds, or the next ones."""
+        single = seed if isinstance(seed, int) else None
+        super().reset(seed=single)
+        if seed is None and self._state is not None:
+            self._state = self._game.next_episode(self._state)
+        else:
+            self._state = self._game.start_keys(_keys(self._seeds(seed)))
+        return _array(self._game.observe(self._state)), _infos(self._state)
+
+    def step(
+        self, actions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint8], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        """Make one step in every row; where it ends an episode, the next one begins."""
+        if self._state is None:
+            raise ValueError("Nothing has begun: call reset() first.")
+        given = _actions(np.asarray(actions), self.world, self.num_envs)
+        outcome = self._game.step(self._state, given)
+        self._state = outcome.state
+        infos = _infos(self._state)
+        done = outcome.done.numpy()
+        if done.any():
+            infos |= self._final(outcome.last, done)
+        return (
+            _array(self._game.observe(self._state)),
+            outcome.reward.double().numpy(),
+            outcome.terminated.numpy(),
+            outcome.truncated.numpy(),
+            infos,
+        )
+
+    def render(self) -> tuple[Any, ...] | None:
+        """Every row's world as text or as pixels."""
+        if self.render_mode is None:
+            raise ValueError(f"Nothing to render: make the environment with {RENDER_MODES}.")
+        draw = _RENDERERS[self.render_mode]
+        return tuple(draw(self._game, self._state, row) for row in range(self.num_envs))
+
+    def _final(self, last: Any, done: NDArray[np.bool_]) -> dict[str, Any]:
+        """What Gymnasium wants to know of episodes that have ended."""
+        ended = np.flatnonzero(done)
+        seen = _array(self._game.observe(last.select(torch.from_numpy(ended))))
+        final_obs = np.full(self.num_envs, None, dtype=object)
+        for place, row in enumerate(ended):
+            final_obs[row] = seen[place]
+        return {
+            "final_obs": final_obs,
+            "_final_obs": done.copy(),
+            "final_info": _infos(last, done),
+            "_final_info": done.copy(),
+        }
+
+    def _seeds(self, seed: int | Sequence[int] | None) -> Sequence[int]:
+        if seed is None or isinstance(seed, int):
+            first = _drawn(seed, self.np_random)
+            return range(first, first + self.num_envs)
+        if len(seed) != self.num_envs:
+            raise ValueError(
+                f"A list of seeds needs one for each of the {self.num_envs} environments, but has "
+                f"{len(seed)}."
+            )
+        return seed
+
+
+def _spaces(world: World) -> tuple[Any, Any]:
+    """What is seen and what can be done."""
+    shape = (3, 3, len(world.words))
+    return spaces.Box(0, 1, shape, np.uint8), spaces.Discrete(len(world.actions))
+
+
+def _known_mode(mode: str | None) -> str | None:
+    if mode is not None and mode not in _RENDERERS:
+        raise ValueError(f"render_mode must be one of {', '.join(_RENDERERS)}, but is {mode!r}.")
+    return mode
+
+
+def _keys(seeds: Sequence[int]) -> Tensor:
+    """A key for each seed, int64 [B, 2]."""
+    given = torch.tensor(list(seeds), dtype=torch.int64)
+    return row_keys(given, torch.zeros_like(given))
+
+
+def _drawn(seed: int | None, source: np.random.Generator) -> int:
+    """The seed, or one by chance."""
+    return int(source.integers(2**62)) if seed is None else seed
+
+
+def _actions(actions: NDArray[Any], world: World, count: int) -> Tensor:
+    """Actions as a tensor, if they are whole numbers, one for each row."""
+    if actions.shape != (count,) or not np.issubdtype(actions.dtype, np.integer):
+        raise ValueError(
+            f"Actions must be one whole number for each of the {count} environments, but are "
+            f"{actions.dtype} of shape {[*actions.shape]}."
+        )
+    return torch.from_numpy(actions.astype(np.int64))
+
+
+def _array(seen: Tensor) -> NDArray[np.uint8]:
+    return seen.numpy()
+
+
+def _info(state: Any, row: int) -> dict[str, Any]:
+    return {"steps": int(state.steps[row]), "total": float(state.total[row])}
+
+
+def _infos(state: Any, given: NDArray[np.bool_] | None = None) -> dict[str, Any]:
+    """The same for all rows as arrays, with masks of the rows for which they are given."""
+    mask = np.ones(state.batch, dtype=np.bool_) if given is None else given
+    steps, total = state.steps.numpy(), state.total.double().numpy()
+    return {
+        "steps": np.where(mask, steps, 0),
+        "_steps": mask.copy(),
+        "total": np.where(mask, total, 0.0),
+        "_total": mask.copy(),
+    }
+
+
+def make_env(world: str, render_mode: str | None = None, **settings: Any) -> GridEnv:
+    """The environment of that world; what `gymnasium.make` calls."""
+    return GridEnv(WORLDS[world](**settings), render_mode)
+
+
+def make_vector_env(
+    world: str,
+    num_envs: int,
+    render_mode: str | None = None,
+    max_episode_steps: int | None = None,
+    **settings: Any,
+) -> GridVectorEnv:
+    """Many rows of that world; what `gymnasium.make_vec` calls."""
+    if max_episode_steps is not None:  # Gymnasium's own name for it
+        settings["limit"] = max_episode_steps
+    return GridVectorEnv(WORLDS[world](**settings), num_envs, render_mode)
+
+
+for _name in WORLDS:
+    gymnasium.register(
+        f"expire_span/{_name}-v0",
+        entry_point=f"{__name__}:make_env",
+        vector_entry_point=f"{__name__}:make_vector_env",
+        kwargs={"world": _name},
+    )

@@ -1,0 +1,232 @@
+"""Portal: find the right doors through many rooms by trial and error, and remember them.
+
+    # # # # #        every room has a red door and a blue one; one leads on, the other back to the
+    # . . . #        first room. Which is which differs from room to room and is drawn anew in each
+    R . A . B        episode. Two mistakes in one room end it.
+    # . . . #
+    # # # # #
+
+Shapes: B rows, V words.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from expire_span.worlds.chance import draw
+from expire_span.worlds.grid import AGENT, BLOCK, COLOURS, DOOR, Cells, view_at, walled
+from expire_span.worlds.world import Game, Measure, World, WorldState, require_at_least
+
+RoomWord = Literal["agent", "all"]
+MOST_ROOMS = 62  # a bit for each in a signed 64-bit word
+
+
+@dataclass(frozen=True, kw_only=True)
+class Portal(World):
+    """Rooms in a row, with a right and a wrong door in each.
+
+    Description: the agent starts in the middle of the first of many rooms. The right door leads to
+        the middle of the next room, the wrong one to the middle of the first.
+    Actions: up, down, left, right; a move into a wall does nothing.
+    Observation: 3 x 3 cells; words agent, block, door, red, blue, room1, room2, ...
+    Reward: 0.1 k for passing from room k to the next, however often.
+    End: at the second mistake in the same room, in the last room, or at the limit of steps.
+    """
+
+    rooms: int = 50
+    """Number of rooms; the last one ends the episode."""
+    size: int = 5
+    """Cells along each side of a room, walls included; odd."""
+    spawn: tuple[int, int] | None = None
+    """Cell (x, y) in which the agent enters a room; the middle if None."""
+    shuffle: bool = False
+    """Whether it is drawn for each room which door is on the left; else that is the red one."""
+    room_word: RoomWord = "agent"
+    """Which of the cells in view carry the room's word: the agent's, or all."""
+    prize: float = 0.1
+    """Reward of passing from room k to the next, divided by k."""
+    first_only: bool = False
+    """Whether only the first passage of an episode from a room to the next is rewarded."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.spawn is not None:  # settings that were read from a file hold a list
+            object.__setattr__(self, "spawn", tuple(self.spawn))
+        require_at_least(2, rooms=self.rooms)
+        require_at_least(5, size=self.size)
+        if self.rooms > MOST_ROOMS:
+            raise ValueError(f"There can be at most {MOST_ROOMS} rooms, but rooms is {self.rooms}.")
+        if self.size % 2 == 0:
+            raise ValueError(f"size must be odd, so that rooms have a middle, but is {self.size}.")
+        if not all(1 <= place <= self.size - 2 for place in self.entrance):
+            raise ValueError(
+                f"spawn must lie inside the walls, from 1 to {self.size - 2} both ways, but is "
+                f"{self.spawn}."
+            )
+        if self.room_word not in get_args(RoomWord):
+            raise ValueError(f"room_word must be agent or all, but is {self.room_word!r}.")
+
+    @property
+    def entrance(self) -> tuple[int, int]:
+        """Cell (x, y) in which the agent enters a room."""
+        return (self.size // 2, self.size // 2) if self.spawn is None else self.spawn
+
+    @property
+    def things(self) -> tuple[str, ...]:
+        """Words for what there is in the world."""
+        rooms = (f"room{number}" for number in range(1, self.rooms + 1))
+        return (AGENT, BLOCK, DOOR, *COLOURS, *rooms)
+
+    @property
+    def metric(self) -> str:
+        """The return: rewards of an episode, undiscounted."""
+        return "return"
+
+    def play(self, device: torch.device | str = "cpu") -> "PortalGame":
+        """The game that these settings describe, on a device."""
+        return PortalGame(self, device)
+
+
+@dataclass(frozen=True)
+class PortalState(WorldState):
+    """Where every row stands; all int64 [B]. Bit k of a mask belongs to room k, from 0."""
+
+    x: Tensor  # from 1 to size - 2
+    y: Tensor
+    room: Tensor  # from 0
+    furthest: Tensor  # the furthest room of this episode
+    red_right: Tensor  # mask: the red door is the right one
+    red_left: Tensor  # mask: the red door is on the left
+    mistakes: Tensor  # mask: a mistake was made there
+    twice: Tensor  # bool: the episode has ended by a second mistake in one room
+
+
+class PortalGame(Game):
+    """Portal at play."""
+
+    world: Portal
+
+    def __init__(self, world: Portal, device: torch.device | str):
+        super().__init__(world, device)
+        masks = 2 if world.shuffle else 1  # each of a low and a high word
+        self._counters = torch.arange(2 * masks, device=self.device).view(2, masks, 1)
+
+    def map(self, state: Any, row: int) -> Cells:
+        """The cells of the room that one row's agent is in."""
+        room = int(state.room[row])
+        return self._draw(bool(int(state.red_left[row]) >> room & 1), room)
+
+    def place(self, state: Any, row: int) -> tuple[int, int]:
+        """x and y of one row's agent on that map."""
+        return int(state.x[row]), int(state.y[row])
+
+    def caption(self, state: Any, row: int) -> str:
+        """Room, steps and reward."""
+        return (
+            f"room {int(state.room[row]) + 1} of {self.world.rooms}, "
+            f"step {int(state.steps[row])}, reward {float(state.total[row]):.1f}"
+        )
+
+    def measure(self, last: Any) -> dict[str, Measure]:
+        """Return, steps, furthest room, and whether a second mistake ended it."""
+        return super().measure(last) | {
+            "furthest_room": Measure(last.furthest.float() + 1),
+            "second_mistakes": Measure(last.twice.float()),
+        }
+
+    def _begin(self, blank: WorldState) -> PortalState:
+        none = torch.zeros_like(blank.episode)
+        x, y = self.world.entrance
+        coins = self._coins(blank)
+        return PortalState(
+            **blank.tensors(),
+            x=none + x,
+            y=none + y,
+            room=none,
+            furthest=none,
+            red_right=coins[0],
+            red_left=coins[1] if self.world.shuffle else none + self._every_room(),
+            mistakes=none,
+            twice=none.bool(),
+        )
+
+    def _move(self, state: Any, actions: Tensor) -> tuple[PortalState, Tensor, Tensor]:
+        world = self.world
+        edge, middle = world.size - 1, world.size // 2
+        enter_x, enter_y = world.entrance
+        x, y = state.x + self._dx[actions], state.y + self._dy[actions]
+        leftwards = x <= 0
+        at_door = (leftwards | (x >= edge)) & (y == middle)
+        took_red = ((state.red_left >> state.room) & 1) == leftwards
+        right = at_door & (took_red == ((state.red_right >> state.room) & 1))
+        wrong = at_door & ~right
+        twice = wrong & (((state.mistakes >> state.room) & 1) == 1)
+
+        onwards = state.room + 1
+        room = torch.where(right, onwards, state.room).masked_fill(wrong, 0)
+        paid = right & (onwards > state.furthest) if world.first_only else right
+        moved = replace(
+            state,
+            x=x.clamp(1, edge - 1).masked_fill(at_door, enter_x),
+            y=y.clamp(1, edge - 1).masked_fill(at_door, enter_y),
+            room=room,
+            furthest=torch.maximum(state.furthest, room),
+            mistakes=state.mistakes | (wrong.long() << state.room),
+            twice=twice,
+        )
+        reward = world.prize * (onwards * paid)
+        return moved, reward, twice | (room == world.rooms - 1)
+
+    def _views(self) -> Tensor:
+        world = self.world
+        inside = range(1, world.size - 1)
+        return torch.stack(
+            [
+                self._with_room(
+                    view_at(self._draw(red_left, room), x, y, world.words, world.visible_walls),
+                    room,
+                )
+                for red_left in (False, True)
+                for y in inside
+                for x in inside
+                for room in range(world.rooms)
+            ]
+        )
+
+    def _view(self, state: Any) -> Tensor:
+        side = self.world.size - 2
+        place = (state.y - 1) * side + (state.x - 1)
+        if not self.world.shuffle:
+            place = place + side * side
+        else:
+            place = place + ((state.red_left >> state.room) & 1) * (side * side)
+        return place * self.world.rooms + state.room
+
+    def _with_room(self, view: Tensor, room: int) -> Tensor:
+        """The view with the room's word where it is to be seen."""
+        word = self.world.words.index(f"room{room + 1}")
+        if self.world.room_word == "all":
+            view[:, :, word] = 1
+        else:
+            view[1, 1, word] = 1
+        return view
+
+    def _draw(self, red_left: bool, room: int) -> Cells:
+        """A room's map; the last room has no doors."""
+        size = self.world.size
+        cells = walled(size - 2, size - 2)
+        if room < self.world.rooms - 1:
+            left, right = COLOURS if red_left else COLOURS[::-1]
+            cells[size // 2][0] = frozenset({DOOR, left})
+            cells[size // 2][-1] = frozenset({DOOR, right})
+        return cells
+
+    def _coins(self, blank: WorldState) -> Tensor:
+        """Masks with a fair bit for each room, as many as the world needs: int64 [1 or 2, B]."""
+        low, high = draw(blank.key, blank.episode * 4 + self._counters)
+        return (low | (high << 32)) & self._every_room()
+
+    def _every_room(self) -> int:
+        return (1 << self.world.rooms) - 1

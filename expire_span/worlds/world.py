@@ -1,0 +1,309 @@
+"""What a world is: settings, and the game that they describe, played in many rows at once.
+
+A `World` is a frozen dataclass of settings. `world.play(device)` gives the `Game`: tensor programs
+for a whole batch. Its state goes in and comes out, every tensor has a fixed shape, and nothing ever
+waits for the device, so that a step can be compiled or captured as a CUDA graph.
+
+Episodes follow one another in each row. The step that ends one already returns the state in which
+the next one begins (Gymnasium calls this SAME_STEP), and the last state beside it.
+
+Shapes: B rows, V words.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from expire_span.worlds.chance import row_keys, seeds_of
+from expire_span.worlds.grid import DX, DY, MOVES, STAY, Cells, turned
+
+REWARDED = "rewarded"
+
+
+@dataclass(frozen=True)
+class WorldState:
+    """Where every row stands; each field begins with the axis B, and worlds add their own."""
+
+    key: Tensor  # int64 [B, 2]: all that chance decides in a row follows from it and the counters
+    episode: Tensor  # int64 [B], number of the episode in its row, from 0
+    steps: Tensor  # int64 [B], made in this episode
+    total: Tensor  # float32 [B], reward of this episode so far
+    heading: Tensor  # int64 [B], the last move; it matters only to a view that turns
+    action: Tensor  # int64 [B], the last action, -1 at first; only if it is shown
+    rewarded: Tensor  # bool [B], whether the last step was; only if it is shown
+
+    @property
+    def batch(self) -> int:
+        """Number of rows."""
+        return len(self.key)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every field by its name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def like(self, tensors: Mapping[str, Tensor]) -> Self:
+        """A state of the same world with other tensors, on the same device."""
+        return replace(
+            self, **{name: tensors[name].to(old.device) for name, old in self.tensors().items()}
+        )
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same state on another device."""
+        return replace(self, **{name: old.to(device) for name, old in self.tensors().items()})
+
+    def clone(self) -> Self:
+        """A copy of which no two tensors share memory, to be written into."""
+        return replace(self, **{name: old.clone() for name, old in self.tensors().items()})
+
+    def select(self, rows: Tensor) -> Self:
+        """The states of the given rows, in that order."""
+        return replace(self, **{name: old[rows] for name, old in self.tensors().items()})
+
+    def where(self, mask: Tensor, other: Self) -> Self:
+        """This state in the rows that are marked (bool [B]), the other one elsewhere."""
+        mine, others = self.tensors(), other.tensors()
+        return replace(self, **{name: _where(mask, mine[name], others[name]) for name in mine})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step led to."""
+
+    state: Any
+    """The next state; where an episode ended, the first one of the next episode."""
+    reward: Tensor
+    """float32 [B]."""
+    terminated: Tensor
+    """bool [B], the episode came to its end."""
+    truncated: Tensor
+    """bool [B], it was cut off at the limit of steps."""
+    last: Any
+    """The state before any new episode began: where one ended, its last."""
+
+    @property
+    def done(self) -> Tensor:
+        """bool [B], an episode ended either way."""
+        return self.terminated | self.truncated
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number about the episode that ended in each row."""
+
+    value: Tensor
+    """float32 [B]."""
+    applies: Tensor | None = None
+    """bool [B], the rows in which it means something; None for all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World(ABC):
+    """Settings that all worlds share, each a choice where the paper is silent."""
+
+    limit: int = 1000
+    """Steps after which an episode is cut off."""
+    step_cost: float = 0.0
+    """What every step takes off the reward."""
+    stay_action: bool = False
+    """Whether there is a fifth action that does nothing."""
+    turning_view: bool = False
+    """Whether the view turns so that the last move points up; moves stay as they are named."""
+    visible_walls: bool = True
+    """Whether walls are seen as `block`, or as nothing."""
+    show_action: bool = False
+    """Whether the agent's cell carries the name of the last action."""
+    show_reward: bool = False
+    """Whether the agent's cell carries the word `rewarded` if the last step was."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, limit=self.limit)
+        if not self.step_cost >= 0:
+            raise ValueError(f"step_cost must not be negative, but is {self.step_cost}.")
+
+    @property
+    @abstractmethod
+    def things(self) -> tuple[str, ...]:
+        """Words for what there is in the world."""
+
+    @property
+    @abstractmethod
+    def metric(self) -> str:
+        """The measure by which one says how good a policy is; more is better."""
+
+    @abstractmethod
+    def play(self, device: torch.device | str = "cpu") -> "Game":
+        """The game that these settings describe, on a device."""
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Names of the actions, in their order."""
+        return (*MOVES, STAY) if self.stay_action else MOVES
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All words that a cell can carry, in the order of the observation's last axis."""
+        shown_actions = self.actions if self.show_action else ()
+        return (*self.things, *shown_actions, *((REWARDED,) if self.show_reward else ()))
+
+
+class Game(ABC):
+    """A world at play: it holds settings and constants, the course of play is all in the state."""
+
+    def __init__(self, world: World, device: torch.device | str):
+        self.world = world
+        self.device = torch.device(device)
+        self._dx = torch.tensor(DX, device=self.device)
+        self._dy = torch.tensor(DY, device=self.device)
+        views = self._views()  # [N, 3, 3, V]
+        if world.turning_view:
+            views = torch.stack([turned(view) for view in views]).flatten(0, 1)
+        self._table = views.flatten(1).to(self.device)  # every view there is, [N, 9 V]
+
+    def start(self, batch: int, seed: int = 0) -> Any:
+        """The first states of `batch` rows; row b is the same whatever the batch."""
+        require_at_least(1, batch=batch)
+        rows = torch.arange(batch, device=self.device)
+        return self.start_keys(row_keys(seeds_of(seed, batch, self.device), rows))
+
+    def start_keys(self, key: Tensor) -> Any:
+        """The first states of rows with these keys, int64 [B, 2]."""
+        none = torch.zeros(len(key), dtype=torch.int64, device=key.device)
+        blank = WorldState(
+            key=key,
+            episode=none,
+            steps=none,
+            total=none.float(),
+            heading=none,
+            action=none - 1,
+            rewarded=none.bool(),
+        )
+        return self._begin(blank)
+
+    def next_episode(self, state: Any) -> Any:
+        """Every row at the beginning of its next episode."""
+        none = torch.zeros_like(state.steps)
+        world = self.world
+        blank = WorldState(
+            key=state.key,
+            episode=state.episode + 1,
+            steps=none,
+            total=torch.zeros_like(state.total),
+            heading=none if world.turning_view else state.heading,
+            action=none - 1 if world.show_action else state.action,
+            rewarded=torch.zeros_like(state.rewarded) if world.show_reward else state.rewarded,
+        )
+        return self._begin(blank)
+
+    def step(self, state: Any, actions: Tensor) -> Outcome:
+        """One step in every row: actions int64 [B], in the order of `world.actions`."""
+        self._check(state, actions)
+        world = self.world
+        moved, reward, terminated = self._move(state, actions)
+        if world.step_cost:
+            reward = reward - world.step_cost
+        steps = state.steps + 1
+        last = replace(
+            moved,
+            steps=steps,
+            total=state.total + reward,
+            heading=self._turn(state.heading, actions) if world.turning_view else state.heading,
+            action=actions if world.show_action else state.action,
+            rewarded=reward > 0 if world.show_reward else state.rewarded,
+        )
+        truncated = (steps >= world.limit) & ~terminated
+        done = terminated | truncated
+        return Outcome(
+            state=self.next_episode(state).where(done, last),
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            last=last,
+        )
+
+    def observe(self, state: Any) -> Tensor:
+        """What every row sees, uint8 [B, 3, 3, V]."""
+        index = self._view(state)
+        if self.world.turning_view:
+            index = index * len(MOVES) + state.heading
+        seen = self._table.index_select(0, index).view(-1, 3, 3, len(self.world.words))
+        return self._with_feedback(seen, state)
+
+    def measure(self, last: Any) -> dict[str, Measure]:
+        """What is worth knowing about episodes that ended in these states."""
+        return {"return": Measure(last.total), "episode_steps": Measure(last.steps.float())}
+
+    @abstractmethod
+    def map(self, state: Any, row: int) -> Cells:
+        """All cells of one row's world without its agent, of the same size in every state."""
+
+    @abstractmethod
+    def place(self, state: Any, row: int) -> tuple[int, int]:
+        """x and y of one row's agent on that map."""
+
+    @abstractmethod
+    def caption(self, state: Any, row: int) -> str:
+        """What a picture of one row should say, on one line."""
+
+    @abstractmethod
+    def _begin(self, blank: WorldState) -> Any:
+        """The first state of each row's episode, all that chance decides in it drawn."""
+
+    @abstractmethod
+    def _move(self, state: Any, actions: Tensor) -> tuple[Any, Tensor, Tensor]:
+        """Where the actions lead: state, reward (float32 [B]), terminated (bool [B])."""
+
+    @abstractmethod
+    def _views(self) -> Tensor:
+        """Every different view that there is, uint8 [N, 3, 3, V]."""
+
+    @abstractmethod
+    def _view(self, state: Any) -> Tensor:
+        """Which of them each row has, int64 [B]."""
+
+    def _turn(self, heading: Tensor, actions: Tensor) -> Tensor:
+        return torch.where(actions < len(MOVES), actions, heading)
+
+    def _with_feedback(self, seen: Tensor, state: Any) -> Tensor:
+        """Mark on the agent's cell what was done and whether it paid, if that is shown."""
+        world = self.world
+        begin = len(world.things)
+        if world.show_action:
+            names = torch.arange(len(world.actions), device=self.device)
+            done = (state.action[:, None] == names).to(torch.uint8)
+            seen[:, 1, 1, begin : begin + len(world.actions)] = done
+        if world.show_reward:
+            seen[:, 1, 1, -1] = state.rewarded.to(torch.uint8)
+        return seen
+
+    def _check(self, state: Any, actions: Tensor) -> None:
+        """Refuse wrong actions; their range where that is free, on a CPU and not compiled."""
+        if actions.shape != (state.batch,) or actions.dtype != torch.int64:
+            raise ValueError(
+                f"Actions must be one int64 for each of the {state.batch} rows, but are "
+                f"{actions.dtype} of shape {[*actions.shape]}."
+            )
+        if actions.device.type != "cpu" or torch.compiler.is_compiling():
+            return
+        low, high = (int(bound) for bound in actions.aminmax())
+        if low < 0 or high >= len(self.world.actions):
+            raise ValueError(
+                f"Actions are 0 to {len(self.world.actions) - 1} "
+                f"({', '.join(self.world.actions)}), but range from {low} to {high}."
+            )
+
+
+def require_at_least(least: int, **values: int) -> None:
+    """Raise ValueError for the first value that is no whole number of at least `least`."""
+    for name, value in values.items():
+        if not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, but is {value}.")
+
+
+def _where(mask: Tensor, mine: Tensor, other: Tensor) -> Tensor:
+    if mine is other:
+        return mine
+    return torch.where(mask if mine.ndim == 1 else mask[:, None], mine, other)

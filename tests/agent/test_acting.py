@@ -1,0 +1,308 @@
+"""Acting step by step and reading a block at once are the same thing, wherever episodes begin."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from agent.small_agents import (
+    MEMORIES,
+    WORLDS,
+    cached_memory,
+    every_memory,
+    every_world,
+    make_agent,
+    random_views,
+)
+from expire_span import ExpireSpan, FixedSpan, Memory, Transformer
+from expire_span.agent.cached import CachedActor, Carry
+from expire_span.agent.dense import dense, start_full
+from expire_span.agent.loss import ActorCritic, actor_critic_loss
+from expire_span.agent.ports import build_agent
+from expire_span.agent.rollout import Block, Situation, act_block, begin, choose
+from expire_span.agent.tally import Tally
+from expire_span.worlds import Corridor, World
+from policies import assert_same
+
+BLOCK = 100
+WORLD = WORLDS["corridor"]
+# In each row episodes begin at other steps of the block; the last row's goes on and on.
+RESETS = ((0,), (1,), (50,), (99,), (0, 1, 50, 99), ())
+ROWS = len(RESETS)
+
+
+def starts_at(resets: Sequence[Sequence[int]] = RESETS) -> Tensor:
+    """Where episodes begin, bool [B, T]."""
+    starts = torch.zeros(len(resets), BLOCK, dtype=torch.bool)
+    for row, places in enumerate(resets):
+        starts[row, list(places)] = True
+    return starts
+
+
+@every_memory
+@torch.no_grad()
+def test_stepwise_equals_the_block_wherever_episodes_begin(memory):
+    model = make_agent(WORLD, memory)
+    earlier = starts_at([(17,)] * ROWS)
+    now = model(random_views(WORLD, ROWS, BLOCK, 3), model.start(ROWS), starts=earlier).memory
+    views, starts = random_views(WORLD, ROWS, BLOCK, 4), starts_at()
+    whole = model.head(model(views, now, starts=starts).hidden)
+    for t in range(BLOCK):
+        step = model(views[:, t : t + 1], now, starts=starts[:, t : t + 1])
+        decision = model.head(step.hidden[:, 0])
+        assert_same(decision.logits, whole.logits[:, t])
+        assert_same(decision.value, whole.value[:, t])
+        now = step.memory
+
+
+@every_memory
+@torch.no_grad()
+def test_nothing_before_a_reset_changes_anything_after_it(memory):
+    """Two pasts, then the same views from each row's last reset on."""
+    model = make_agent(WORLD, memory)
+    last = torch.tensor([max(places, default=BLOCK - 1) for places in RESETS])
+    same = torch.arange(BLOCK) >= last[:, None]
+    common = random_views(WORLD, ROWS, BLOCK, 9)
+    within, afterwards = [], []
+    for seed in (3, 4):
+        past = random_views(WORLD, ROWS, BLOCK, seed)
+        history = model(past, model.start(ROWS)).memory
+        views = torch.where(same[..., None, None, None], common, past)
+        step = model(views, history, starts=starts_at())
+        within.append(step.hidden[same])
+        afterwards.append(model(common, step.memory).hidden)
+    forgets = same[:-1].sum()
+    assert_same(within[0][:forgets], within[1][:forgets])
+    assert_same(afterwards[0][:-1], afterwards[1][:-1])
+    assert not torch.allclose(within[0][forgets:], within[1][forgets:])  # the last row remembers
+    assert not torch.allclose(afterwards[0][-1], afterwards[1][-1])
+
+
+@every_memory
+@torch.no_grad()
+def test_a_row_depends_on_no_other(memory):
+    model = make_agent(WORLD, memory)
+    views, starts = random_views(WORLD, 3, BLOCK), starts_at([(20, 70), (5,), ()])
+
+    def twice(rows: slice) -> Tensor:
+        now = model.start(len(views[rows]))
+        now = model(views[rows], now, starts=starts[rows]).memory
+        return model(views[rows], now, starts=starts[rows]).hidden
+
+    together = twice(slice(None))
+    for row in range(3):
+        assert_same(twice(slice(row, row + 1))[0], together[row])
+
+
+def test_memories_of_ended_episodes_are_neither_attended_nor_counted_nor_charged():
+    """Every step begins an episode, so that all memories belong to others."""
+    model = make_agent(WORLD, MEMORIES["expire"])
+    views = random_views(WORLD, 2, BLOCK)
+    history = model(views, model.start(2)).memory
+    step = model(views, history, starts=torch.ones(2, BLOCK, dtype=torch.bool))
+    assert step.stats.live.max() == 0
+    assert step.penalty == 0
+    for t in (0, 1, 50, 99):
+        alone = model(views[:, t : t + 1], model.start(2))
+        assert_same(step.hidden[:, t], alone.hidden[:, 0])
+
+
+@every_memory
+@torch.no_grad()
+def test_hidden_memory_gives_the_numbers_of_deleted_memory(memory):
+    plain = make_agent(WORLD, memory)
+    full = with_dense_memory(WORLD, plain)
+    one, other = plain.start(3), start_full(full, 3)
+    for seed, places in enumerate([(0, 17), (1, 50), (99,), ()]):
+        views, starts = random_views(WORLD, 3, BLOCK, seed), starts_at([places, places, ()])
+        first, second = plain(views, one, starts=starts), full(views, other, starts=starts)
+        assert_same(second.hidden, first.hidden)
+        assert_same(second.stats.live, first.stats.live)
+        assert_same(second.penalty, first.penalty)
+        one, other = first.memory, second.memory
+        sizes = [tensor.shape for tensor in other.tensors().values()]
+        assert sizes == [tensor.shape for tensor in start_full(full, 3).tensors().values()]
+
+
+# The actors ---------------------------------------------------------------------------------------
+
+
+def with_dense_memory(world: World, plain: Transformer) -> Transformer:
+    full = build_agent(world, dense(plain.config)).double().eval()
+    full.load_state_dict(plain.state_dict())
+    return full
+
+
+def act(
+    model: Transformer, world: World, blocks: int, *, cached: bool, batch: int = 5
+) -> tuple[list[tuple[Block, Memory]], Situation, dict[str, float]]:
+    """Blocks of an agent whose weights stay the same, each with the memory before it."""
+    game, length = world.play(), model.config.block
+    situation, tally = begin(game, batch, seed=3), Tally.empty(game)
+    memory = start_full(model, batch) if cached else model.start(batch)
+    actor = CachedActor(model, game, batch, length)
+    acted = []
+    for _ in range(blocks):
+        if cached:
+            block, situation, tally = actor.act_block(situation, memory, tally)
+        else:
+            block, situation, tally = act_block(model, game, situation, memory, tally, length)
+        block = Block(**{name: tensor.clone() for name, tensor in vars(block).items()})
+        acted.append((block, memory))
+        memory = model(block.observations, memory, starts=block.starts).memory.detach()
+    return acted, situation, tally.read(game)
+
+
+@every_memory
+@every_world
+def test_log_probabilities_read_again_are_those_acted_with(memory, world):
+    model = make_agent(world, memory, block=20)
+    acted, _, counted = act(model, world, blocks=3, cached=False)
+    assert counted["episodes"] > 0
+    for block, before in acted:
+        decision = model.head(model(block.observations, before, starts=block.starts).hidden)
+        assert actor_critic_loss(decision, block, ActorCritic()).drift < 1e-10
+        assert block.log_probs.std() > 0.05
+
+
+@cached_memory
+@pytest.mark.parametrize(
+    ("world", "norm"), [(WORLDS["corridor"], "pre"), (WORLDS["portal"], "post")]
+)
+def test_cached_acting_equals_plain_acting(memory, world, norm):
+    plain = make_agent(world, memory, block=20, norm=norm)
+    expected, plain_end, plain_counts = act(plain, world, blocks=3, cached=False)
+    found, end, counts = act(with_dense_memory(world, plain), world, blocks=3, cached=True)
+    assert counts == plain_counts
+    assert counts["episodes"] > 0
+    for name, tensor in plain_end.tensors().items():
+        assert torch.equal(tensor, end.tensors()[name]), name
+    for (block, _), (wanted, _) in zip(found, expected, strict=True):
+        for name, tensor in vars(wanted).items():
+            assert_same(vars(block)[name], tensor)
+
+
+@pytest.mark.slow
+@cached_memory
+def test_fused_attention_acts_as_the_reference_does(memory):
+    """What a GPU runs, in the kernels' interpreter; float32 leaves rounding."""
+    plain = make_agent(WORLD, memory, block=4, width=32).float()
+    fused = build_agent(WORLD, dense(replace(plain.config, attention="fused"))).eval()
+    fused.load_state_dict(plain.state_dict())
+    expected, *_ = act(plain, WORLD, blocks=2, cached=False, batch=2)
+    found, *_ = act(fused, WORLD, blocks=2, cached=True, batch=2)
+    for (block, _), (wanted, _) in zip(found, expected, strict=True):
+        assert torch.equal(block.actions, wanted.actions)
+        assert_same(block.log_probs, wanted.log_probs, tolerance=1e-4)
+
+
+@pytest.mark.slow
+@every_world
+def test_a_step_is_one_graph_for_the_compiler(world):
+    """Nothing in it breaks the graph, and what is written in place is what is returned."""
+    model = with_dense_memory(world, make_agent(world, MEMORIES["expire"], block=6))
+    game = world.play()
+    actor, memory = CachedActor(model, game, 3, 6), start_full(model, 3)
+    zero = torch.zeros((), dtype=torch.int64)
+    with torch.no_grad():
+        plain = Carry(begin(game, 3, 0), zero, memory.origin, Tally.empty(game))
+        traced, caches = plain.clone(), [actor.open(memory) for _ in range(2)]
+        advance = torch.compile(actor.advance, fullgraph=True, dynamic=False, backend="eager")
+        for _ in range(6):
+            plain = actor.step(caches[0], plain)
+            advance(caches[1], traced)
+            for name, tensor in plain.tensors().items():
+                assert torch.equal(tensor, traced.tensors()[name]), name
+
+
+def test_the_batch_does_not_change_what_a_row_does():
+    model = make_agent(WORLD, MEMORIES["fixed"], block=20)
+    few, many = (act(model, WORLD, 3, cached=True, batch=batch)[0] for batch in (2, 7))
+    for (small, _), (large, _) in zip(few, many, strict=True):
+        assert torch.equal(small.actions, large.actions[:2])
+        assert torch.equal(small.observations, large.observations[:2])
+
+
+def test_actions_come_as_often_as_their_probabilities_say():
+    model, rows = make_agent(WORLD, MEMORIES["fixed"]), 40_000
+    decision = model.head(torch.randn(1, 16, dtype=torch.float64).expand(rows, -1))
+    key = begin(WORLD.play(), rows, 0).key
+    actions, log_probs = choose(decision, key, torch.tensor(5))
+    wanted = decision.logits[0].softmax(dim=-1)
+    share = torch.bincount(actions, minlength=4) / rows
+    assert ((share - wanted).abs() < 5 * (wanted * (1 - wanted) / rows).sqrt()).all()
+    assert_same(log_probs, wanted.log()[actions])
+    others, _ = choose(decision, key, torch.tensor(6))
+    assert not torch.equal(actions, others)
+
+
+@pytest.mark.gpu
+@cached_memory
+@every_world
+def test_blocks_acted_by_graphs_are_those_read_again(memory, world):
+    model = make_agent(world, memory, block=20, width=32, attention="auto").float()
+    model = with_dense_memory(world, model).float().cuda()
+    game = world.play("cuda")
+    actor, tally = CachedActor(model, game, 64, 20), Tally.empty(game)
+    situation, now = begin(game, 64, 0), start_full(model, 64)
+    for _ in range(4):
+        block, situation, tally = actor.act_block(situation, now, tally)
+        with torch.no_grad():
+            step = model(block.observations, now, starts=block.starts)
+            loss = actor_critic_loss(model.head(step.hidden), block, ActorCritic())
+        assert loss.drift < 1e-4
+        now = step.memory
+    assert int(situation.time) == 80
+    assert tally.read(game)["episodes"] > 0
+
+
+# Mistakes -----------------------------------------------------------------------------------------
+
+
+def test_a_memory_or_a_situation_of_another_batch_is_refused():
+    model, game = make_agent(WORLD, MEMORIES["fixed"], block=20), WORLD.play()
+    actor, tally = CachedActor(model, game, 4, 20), Tally.empty(game)
+    with pytest.raises(ValueError, match="This actor has 4 rows, but the memory has 3"):
+        actor.act_block(begin(game, 4, 0), model.start(3), tally)
+    with pytest.raises(ValueError, match="This actor has 4 rows, but the situation has 5"):
+        actor.act_block(begin(game, 5, 0), model.start(4), tally)
+    with pytest.raises(ValueError, match="This memory has 3 rows"):
+        act_block(model, game, begin(game, 4, 0), model.start(3), tally, 20)
+
+
+def test_memory_that_cannot_be_cached_is_refused():
+    model, game = make_agent(WORLD, MEMORIES["expire"], block=20), WORLD.play()
+    actor = CachedActor(model, game, 4, 20)
+    with pytest.raises(ValueError, match="Only memories of the last states can be cached"):
+        actor.act_block(begin(game, 4, 0), model.start(4), Tally.empty(game))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"dropout": 0.1}, {"layer_drop": 0.1}, {"memory": ExpireSpan(8, 2, shorten=True)}]
+)
+def test_agents_refuse_what_would_differ_between_acting_and_learning(settings: dict[str, Any]):
+    config = replace(make_agent(WORLD, FixedSpan(5)).config, **settings)
+    with pytest.raises(ValueError, match="nothing may be dropped at random"):
+        build_agent(WORLD, config)
+
+
+def test_agents_refuse_zero_states_and_budgets():
+    config = make_agent(WORLD, FixedSpan(5)).config
+    with pytest.raises(ValueError, match="start='empty'"):
+        build_agent(WORLD, replace(config, start="zeros"))
+    with pytest.raises(ValueError, match="cannot have a budget"):
+        dense(replace(config, memory=ExpireSpan(8, 2, budget=3)))
+
+
+def test_an_observation_is_the_sum_of_its_words():
+    world = Corridor()
+    model = make_agent(world, FixedSpan(5))
+    view = random_views(world, 1, 1)
+    weights = model.inputs.linear.weight.view(16, 3, 3, len(world.words))
+    expected = model.inputs.linear.bias
+    for row, column, word in view[0, 0].nonzero().tolist():
+        expected = expected + weights[:, row, column, word]
+    assert_same(model.inputs(view)[0, 0], expected)

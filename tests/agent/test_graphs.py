@@ -1,0 +1,135 @@
+"""What is captured and replayed gives what plain calls give; a CPU stands in for the GPU.
+
+A stand-in for a CUDA graph runs the captured function again and leaves its results where those of
+the first run were, which is what a replay does. So it finds whatever is not read from the buffers,
+not copied into them, or changed by the runs before the capture. That the GPU can capture it at all,
+the tests marked `gpu` show.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from agent.small_agents import WORLDS, cached_memory, every_memory, make_agent
+from expire_span.agent import cached, learner
+from expire_span.agent.cached import CachedActor, Carry, _Graphs
+from expire_span.agent.dense import dense, start_full
+from expire_span.agent.learner import _Replay, read_again
+from expire_span.agent.loss import ActorCritic
+from expire_span.agent.ports import build_agent
+from expire_span.agent.rollout import act_block, begin
+from expire_span.agent.tally import Tally
+from policies import assert_same
+
+WORLD = WORLDS["corridor"]
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor that a result is made of, in an order of its own."""
+    if isinstance(value, Tensor):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from tensors_in(part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from tensors_in(part)
+
+
+class StandIn:
+    """What `capture` gives, without a GPU."""
+
+    def __init__(self, function: Callable[[], Any], parameters: Sequence[nn.Parameter]):
+        for _ in range(2):
+            function()
+        self._function = function
+        self._parameters = parameters
+        self.result = function()
+        self._kept = [*tensors_in(self.result), *self._gradients()]
+
+    def replay(self) -> None:
+        """Run again; the results of the first run take on the new numbers."""
+        again = [*tensors_in(self._function()), *self._gradients()]
+        with torch.no_grad():
+            for kept, new in zip(self._kept, again, strict=True):
+                kept.detach().copy_(new.detach())
+
+    def _gradients(self) -> list[Tensor]:
+        return [p.grad for p in self._parameters if p.grad is not None]
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Capture without a GPU; returns a function that names parameters whose gradients count."""
+    counted: list[nn.Parameter] = []
+
+    def capture(function: Callable[[], Any]) -> tuple[StandIn, Any]:
+        graph = StandIn(function, counted)
+        return graph, graph.result
+
+    for module in (cached, learner):
+        monkeypatch.setattr(module, "capture", capture)
+    return counted.extend
+
+
+def with_dense_memory(memory) -> Any:
+    plain = make_agent(WORLD, memory, block=20)
+    model = build_agent(WORLD, dense(plain.config)).double().eval()
+    model.load_state_dict(plain.state_dict())
+    return model
+
+
+@cached_memory
+@torch.no_grad()
+def test_replayed_steps_are_the_steps(memory, stand_in):
+    model, game = with_dense_memory(memory), WORLD.play()
+    plain = CachedActor(model, game, 4, 20)
+    captured = CachedActor(model, game, 4, 20, compiled=False)
+    situation, now, tally = begin(game, 4, 0), start_full(model, 4), Tally.empty(game)
+    zero = torch.zeros_like(situation.time)
+    other, other_tally = situation, tally
+    graphs = _Graphs(captured, Carry(situation, zero, now.origin, tally), now)
+    for _ in range(3):
+        block, situation, tally = plain.act_block(situation, now, tally)
+        carry, value = graphs.act_block(Carry(other, zero, now.origin, other_tally), now)
+        other, other_tally = carry.situation, carry.tally
+        for name, tensor in situation.tensors().items():
+            assert torch.equal(tensor, other.tensors()[name]), name
+        assert torch.equal(tally.sums, other_tally.sums)
+        assert_same(value, block.next_value)
+        for name, tensor in captured._recorded.items():
+            assert_same(tensor.transpose(0, 1), vars(block)[name])
+        now = model(block.observations, now, starts=block.starts).memory
+
+
+@every_memory
+def test_a_replayed_lesson_is_the_lesson(memory, stand_in):
+    model, game, settings = with_dense_memory(memory), WORLD.play(), ActorCritic()
+    parameters = list(model.parameters())
+    stand_in(parameters)
+    situation, now, tally = begin(game, 4, 0), start_full(model, 4), Tally.empty(game)
+    replay = None
+    for weight in (torch.tensor(0.0), torch.tensor(0.7), torch.tensor(1.0)):
+        block, situation, tally = act_block(model, game, situation, now, tally, 20)
+        if replay is None:
+            replay = _Replay(model, settings, block, now, weight)
+        lesson = replay.learn(block, now, weight)
+        found = [parameter.grad.clone() for parameter in parameters]
+        model.zero_grad()
+        expected = read_again(model, block, now, weight, settings)
+        expected.objective.backward()
+        for name, part in expected.parts.items():
+            assert_same(lesson.parts[name], part)
+        for gradient, parameter in zip(found, parameters, strict=True):
+            assert_same(gradient, parameter.grad)
+        assert lesson.memory.about() == expected.memory.about()
+        for name, tensor in expected.memory.tensors().items():
+            assert_same(lesson.memory.tensors()[name], tensor)
+        now = expected.memory

@@ -1,0 +1,143 @@
+"""Runs in folders: what they leave, how they go on, and that they keep out of each other's way."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+
+from agent.small_agents import WORLDS, tiny_experiment
+from expire_span import FixedSpan
+from expire_span.agent.experiments import AGENT_EXPERIMENTS
+from expire_span.agent.run import (
+    AGENT_KINDS,
+    AgentRun,
+    load_agent,
+    load_agent_experiment,
+    train_agent,
+    train_side_by_side,
+)
+from expire_span.agent.trainer import AgentTrainer
+from expire_span.training.records import from_record, to_record
+from expire_span.training.schedule import PenaltySchedule
+from expire_span.worlds import Portal
+
+
+def lines(folder) -> list[dict]:
+    """The metrics of a run, without what depends on the clock."""
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if "per_second" not in k} for line in found]
+
+
+def test_a_run_leaves_metrics_a_result_and_an_agent_that_can_be_loaded(tmp_path):
+    experiment = tiny_experiment(WORLDS["portal"])
+    result = train_agent(experiment, tmp_path, progress=False)
+    assert result["episodes"] == 8
+    assert json.loads((tmp_path / "result.json").read_text()) == result
+    told = lines(tmp_path)
+    assert [line["step"] for line in told] == [5, 10, 12]
+    assert told[-1]["world_steps"] == 12 * 6 * 10
+    assert {"return", "furthest_room", "live", "entropy"} <= told[-1].keys()
+    loaded, model = load_agent(tmp_path, "cpu")
+    assert loaded == experiment
+    assert load_agent_experiment(tmp_path) == experiment
+    assert not model.training
+
+
+def test_a_run_that_was_stopped_ends_like_one_that_was_not(tmp_path):
+    experiment = tiny_experiment()
+    whole = train_agent(experiment, tmp_path / "whole", progress=False)
+    train_agent(replace(experiment, steps=8), tmp_path / "parts", progress=False)
+    result = train_agent(experiment, tmp_path / "parts", resume=True, progress=False)
+    assert result == whole
+    one, other = (load_agent(tmp_path / name, "cpu")[1] for name in ("whole", "parts"))
+    for name, tensor in one.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+
+
+def test_runs_side_by_side_are_the_runs_alone(tmp_path):
+    experiments = {
+        "one": tiny_experiment(steps=6),
+        "two": tiny_experiment(seed=1, steps=4),
+        "three": tiny_experiment(WORLDS["portal"], memory=FixedSpan(8), steps=5),
+    }
+    wanted = [(experiment, tmp_path / name) for name, experiment in experiments.items()]
+    together = train_side_by_side(wanted, progress=False)
+    for (name, experiment), result in zip(experiments.items(), together, strict=True):
+        assert train_agent(experiment, tmp_path / f"{name}-alone", progress=False) == result
+        assert lines(tmp_path / name) == lines(tmp_path / f"{name}-alone")
+
+
+def test_folders_and_settings_that_do_not_fit_are_refused(tmp_path):
+    experiment = tiny_experiment(steps=4)
+    with pytest.raises(ValueError, match="holds no run that could be resumed"):
+        train_agent(experiment, tmp_path / "none", resume=True, progress=False)
+    train_agent(experiment, tmp_path / "run", progress=False)
+    with pytest.raises(ValueError, match="already holds a run"):
+        train_agent(experiment, tmp_path / "run", progress=False)
+    other = replace(experiment, batch=7)
+    with pytest.raises(ValueError, match="these differ: batch"):
+        train_agent(other, tmp_path / "run", resume=True, progress=False)
+    with pytest.raises(ValueError, match="is not a run"):
+        load_agent(tmp_path)
+
+
+@pytest.mark.parametrize("name", AGENT_EXPERIMENTS)
+@pytest.mark.parametrize("scale", ["smoke", "single", "paper"])
+def test_experiments_can_be_written_and_read(name, scale):
+    experiment = AGENT_EXPERIMENTS[name](scale)
+    if name == "portal":
+        experiment = replace(experiment, world=Portal(spawn=(1, 2)))
+    record = json.loads(json.dumps(to_record(experiment)))
+    assert from_record(record, AGENT_KINDS) == experiment
+
+
+def test_the_papers_settings_are_the_papers():
+    corridor, portal = (AGENT_EXPERIMENTS[name]("paper") for name in ("corridor", "portal"))
+    assert corridor.batch * corridor.steps * corridor.model.block == 100_000_000
+    assert (corridor.batch, corridor.optimizer.method, corridor.optimizer.rate) == (
+        64,
+        "rmsprop",
+        1e-4,
+    )
+    assert (corridor.world.shortest, corridor.world.longest) == (3, 200)
+    memory = corridor.model.memory
+    assert (memory.max_span, memory.ramp, memory.penalty) == (200, 16, 5e-6)
+    assert (portal.batch, portal.optimizer.method, portal.optimizer.rate) == (1024, "adam", 5e-4)
+    assert (portal.optimizer.clip, portal.learning.discount, portal.world.rooms) == (0.1, 0.98, 50)
+    memory = portal.model.memory
+    assert (memory.max_span, memory.ramp, memory.penalty) == (100, 16, 1e-6)
+    for experiment in (corridor, portal):
+        model = experiment.model
+        assert (model.layers, model.width, model.block) == (2, 64, 100)
+        assert experiment.learning.entropy_weight == 0.0005
+
+
+def test_a_signal_stops_a_run_where_it_can_go_on(tmp_path, monkeypatch):
+    experiment = tiny_experiment(save_every=100)
+    whole = train_agent(experiment, tmp_path / "whole", progress=False)
+    advance = AgentRun.advance
+
+    def stop_after_three(run: AgentRun) -> None:
+        advance(run)
+        if run.trainer.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(AgentRun, "advance", stop_after_three)
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 3; everything is saved"):
+        train_agent(experiment, tmp_path / "run", progress=False)
+    monkeypatch.undo()
+    assert train_agent(experiment, tmp_path / "run", resume=True, progress=False) == whole
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+
+
+def test_a_target_for_live_memory_weighs_the_penalty():
+    schedule = PenaltySchedule(target_live=4.0)
+    trainer = AgentTrainer(tiny_experiment(penalty=schedule), torch.device("cpu"))
+    assert trainer._penalty_weight() == 0
+    for _ in range(12):
+        trainer.update()
+    assert trainer.latest["live"].mean() > 4
+    assert trainer._penalty_weight() > 0  # there is more in memory than wanted

@@ -1,0 +1,123 @@
+"""Pictures of episodes and of sweeps, and the commands that make them."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from agent.small_agents import MEMORIES, WORLDS, every_memory, make_agent, tiny_experiment
+from expire_span import ExpireSpan
+from expire_span.agent.dense import dense
+from expire_span.agent.ports import build_agent
+from expire_span.agent.run import train_agent
+from expire_span.agent.sweep import (
+    corridor_live,
+    draw_sweep,
+    portal_bound,
+    read_sweep,
+    run_sweep,
+    sweep_experiments,
+)
+from expire_span.agent.watch import GONE, UNBORN, Episode, _colours, animate, record_episode
+from expire_span.cli import main
+from expire_span.worlds import Corridor, Portal
+
+WORLD = WORLDS["corridor"]
+
+
+@every_memory
+def test_an_episode_is_recorded_from_beginning_to_end(memory):
+    model = make_agent(WORLD, memory, block=20)
+    model = build_agent(WORLD, dense(model.config)).eval()
+    episode = record_episode(model, WORLD, rows=4)
+    assert episode.steps <= WORLD.limit
+    assert len(episode.pictures) == len(episode.captions) == episode.steps
+    assert episode.captions[0].endswith("step 0")
+    assert episode.captions[-1].endswith(f"step {episode.steps - 1}")
+    assert episode.groups[0].endswith("object")  # which is where every corridor begins
+    assert episode.spans.shape == (2, episode.steps)
+
+
+def test_a_memory_is_not_there_then_alive_then_gone():
+    spans = np.array([[3.0, 0.0, 5.0]])
+    picture = np.zeros((4, 4, 3), dtype=np.uint8)
+    episode = Episode([picture] * 3, [""] * 3, ["red object", "neither", "door"], spans, ramp=1)
+    at_once, later = _colours(episode, 0, 0), _colours(episode, 0, 2)
+    assert at_once[0] not in (GONE, UNBORN)
+    assert at_once[1:] == [UNBORN, UNBORN]
+    assert later[0] == at_once[0]
+    assert later[1] == GONE  # it came at 1 and faded until 2
+    assert later[2] not in (GONE, UNBORN)
+
+
+def test_an_animation_has_a_picture_for_each_step(tmp_path):
+    model = build_agent(WORLD, dense(make_agent(WORLD, MEMORIES["expire"], block=20).config))
+    episode = record_episode(model.eval(), replace(WORLD, limit=4), rows=2)
+    animate(episode, tmp_path / "new" / "episode.gif")
+    with Image.open(tmp_path / "new" / "episode.gif") as picture:
+        assert picture.n_frames == episode.steps
+
+
+def test_a_sweep_has_every_window_price_and_seed_and_skips_what_is_done(tmp_path):
+    tiny = tiny_experiment(steps=2)
+    wanted = sweep_experiments("corridor", "smoke", windows=(4,), seeds=(0, 1), prices=(1.0, 5.0))
+    assert len(wanted) == 1 + 4
+    prices = {
+        e.model.memory.penalty for e in wanted.values() if isinstance(e.model.memory, ExpireSpan)
+    }
+    assert len(prices) == 2
+    small = {
+        name: replace(tiny, model=replace(tiny.model, memory=one.model.memory), seed=one.seed)
+        for name, one in wanted.items()
+    }
+    run_sweep(small, tmp_path, side_by_side=4, progress=False)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/result.json")}
+    run_sweep(small, tmp_path, side_by_side=4, progress=False)
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/result.json")}
+    world, points = read_sweep(tmp_path)
+    assert world == WORLD
+    assert {point.name for point in points} == set(small)
+    draw_sweep(tmp_path, tmp_path / "performance.png")
+    with Image.open(tmp_path / "performance.png") as picture:
+        assert picture.width > 300
+
+
+def test_bounds_count_the_memories_that_a_window_holds():
+    world = Corridor(shortest=3, longest=4)
+    # Lengths 3 and 4, seen per step with a window of 2: 0 1 2 and 0 1 2 2.
+    assert corridor_live(world, 2) == pytest.approx(8 / 7)
+    live, value = portal_bound(Portal(limit=60), 8)
+    assert 5 < live < 8
+    assert value > 1
+
+
+def test_the_commands_train_resume_evaluate_and_watch(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    small = ["--batch", "4", "--evaluation-rows", "4", "--world.limit", "6"]
+    main(["train", "corridor", "smoke", "--out", run, "--steps", "2", *small])
+    assert json.loads(capsys.readouterr().out)["episodes"] == 4
+    main(["train", "corridor", "--out", run, "--resume", "--steps", "3"])
+    assert (
+        json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 3
+    )
+    main(["evaluate", run, "--rows", "5", "--device", "cpu"])
+    main(["watch", run, "--rows", "2"])
+    assert (tmp_path / "run" / "episode.gif").exists()
+    with pytest.raises(SystemExit):
+        main(["train", "corridor", "smoke", "--out", run])
+    assert "already holds a run" in capsys.readouterr().err
+    main(["list"])
+    listed = capsys.readouterr().out
+    assert "corridor" in listed
+    assert "recall" in listed
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="holds no finished run"):
+        read_sweep(tmp_path)
+    for name, world in WORLDS.items():
+        train_agent(tiny_experiment(world, steps=1), tmp_path / name, progress=False)
+    with pytest.raises(ValueError, match="different worlds"):
+        read_sweep(tmp_path)

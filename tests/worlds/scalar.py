@@ -1,0 +1,128 @@
+"""Both worlds once more, one row at a time and in plain Python, written from their definition."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from expire_span.worlds import Corridor, Portal
+
+DELTAS = [(0, -1), (0, 1), (-1, 0), (1, 0), (0, 0)]
+COLOURS = ["red", "blue"]
+
+Cell = set[str]
+
+
+@dataclass
+class ScalarCorridor:
+    """One row of Corridor."""
+
+    world: Corridor
+    length: int
+    cue: str
+    top: str
+    steps: int = 0
+    x: int = 1
+    y: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.y = self.world.width // 2
+
+    @classmethod
+    def of(cls, world: Corridor, state: Any, row: int) -> "ScalarCorridor":
+        """The episode that has just begun in that row."""
+        cue, top = COLOURS[int(state.cue[row])], COLOURS[int(state.top[row])]
+        return cls(world, int(state.length[row]), cue, top)
+
+    def cell(self, x: int, y: int) -> Cell:
+        """What there is at a place."""
+        last = self.world.width - 1
+        if 1 <= x <= self.length and 0 <= y <= last:
+            return set()
+        if (x, y) == (0, self.world.width // 2):
+            return {"object", self.cue}
+        if x == self.length and y in (-1, last + 1):
+            other = "blue" if self.top == "red" else "red"
+            return {"door", self.top if y < 0 else other}
+        return {"block"}
+
+    def step(self, action: int) -> tuple[float, bool]:
+        """Reward, and whether the episode came to its end."""
+        dx, dy = DELTAS[action]
+        self.steps += 1
+        target = self.cell(self.x + dx, self.y + dy)
+        if not target:
+            self.x, self.y = self.x + dx, self.y + dy
+        if "door" not in target:
+            return 0.0, False
+        right = self.cue in target
+        return float(right), right or self.world.wrong_door == "ends"
+
+    def extra(self) -> Cell:
+        """Words on the agent's cell besides `agent`."""
+        return set()
+
+
+@dataclass
+class ScalarPortal:
+    """One row of Portal."""
+
+    world: Portal
+    right_colours: list[str]
+    left_colours: list[str]
+    steps: int = 0
+    room: int = 1
+    x: int = field(init=False)
+    y: int = field(init=False)
+    mistakes: set[int] = field(default_factory=set)
+    passed: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.x, self.y = self.world.entrance
+
+    @classmethod
+    def of(cls, world: Portal, state: Any, row: int) -> "ScalarPortal":
+        """The episode that has just begun in that row."""
+
+        def colours(mask: int) -> list[str]:
+            return ["red" if mask >> k & 1 else "blue" for k in range(world.rooms)]
+
+        return cls(world, colours(int(state.red_right[row])), colours(int(state.red_left[row])))
+
+    def cell(self, x: int, y: int) -> Cell:
+        """What there is at a place."""
+        edge = self.world.size - 1
+        if 0 < x < edge and 0 < y < edge:
+            return set()
+        if not (0 <= x <= edge and 0 <= y <= edge):
+            return set()
+        left = self.left_colours[self.room - 1]
+        if y == edge // 2 and self.room < self.world.rooms:
+            if x == 0:
+                return {"door", left}
+            if x == edge:
+                return {"door", "blue" if left == "red" else "red"}
+        return {"block"}
+
+    def step(self, action: int) -> tuple[float, bool]:
+        """Reward, and whether the episode came to its end."""
+        dx, dy = DELTAS[action]
+        self.steps += 1
+        target = self.cell(self.x + dx, self.y + dy)
+        if not target:
+            self.x, self.y = self.x + dx, self.y + dy
+        if "door" not in target:
+            return 0.0, False
+        self.x, self.y = self.world.entrance
+        room = self.room
+        if self.right_colours[room - 1] in target:
+            self.room += 1
+            paid = room not in self.passed or not self.world.first_only
+            self.passed.add(room)
+            return self.world.prize * room * paid, self.room == self.world.rooms
+        self.room = 1
+        second = room in self.mistakes
+        self.mistakes.add(room)
+        return 0.0, second
+
+    def extra(self) -> Cell:
+        """Words on the agent's cell besides `agent`."""
+        return {f"room{self.room}"}
