@@ -6,7 +6,6 @@ Shapes: B rows, T steps of the block, D model width, P position rows, E head wid
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from expire_span.model.attention import SpanSelfAttention
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import Deadlines, Kept, LayerMemory, StateSet, Window
-from expire_span.model.ops.dropout import is_kept, odd_words
+from expire_span.model.ops.dropout import dropped_relu
 from expire_span.model.ops.span_attention import AUTOMATIC
 
 
@@ -31,30 +30,6 @@ class LayerStep:
     stats: Tensor  # [4], without gradient: live, held, mean and longest span (see `MemoryStats`)
 
 
-class DroppedRelu(torch.autograd.Function):
-    """ReLU and dropout, of which only the result is kept for the backward.
-
-    That says it all: what is above zero there was neither negative nor dropped.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, dropout: float) -> Tensor:
-        """[..., D] -> [..., D]"""
-        rows, columns = states.shape[:-1], states.shape[-1]
-        words = odd_words(*rows, 1, device=states.device)
-        kept = is_kept(words, odd_words(columns, device=states.device), dropout)
-        out = torch.where(kept, F.relu(states) / (1 - dropout), 0)
-        ctx.save_for_backward(out)
-        ctx.dropout = dropout
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """[..., D] -> [..., D]"""
-        (out,) = ctx.saved_tensors
-        return torch.where(out <= 0, 0, grad / (1 - ctx.dropout)), None
-
-
 class FeedForward(nn.Module):
     """Two linear layers with a ReLU between them."""
 
@@ -68,7 +43,7 @@ class FeedForward(nn.Module):
         """[..., D] -> [..., D]"""
         hidden = self.inner(states)
         if self.training and self.dropout:
-            return self.outer(DroppedRelu.apply(hidden, self.dropout))
+            return self.outer(dropped_relu(hidden, self.dropout))
         return self.outer(F.relu(hidden))
 
 

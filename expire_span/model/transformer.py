@@ -219,9 +219,11 @@ class Transformer(nn.Module):
         """Whether the kernels of a training step are the same for the same shapes.
 
         Not if layers are dropped, which is drawn on the host, nor with an adaptive softmax, which
-        counts there how many words of each kind there are.
+        counts there how many words of each kind there are, nor with attention that is not fused,
+        which asks there how long rows are.
         """
-        return self.config.layer_drop == 0 and self.config.shortlist is None
+        fused = self._implementation() == "fused"
+        return fused and self.config.layer_drop == 0 and self.config.shortlist is None
 
     def compile_layers(self) -> None:
         """Compile the layers, each as one graph; all of them share a few, however memory grows.

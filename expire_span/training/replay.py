@@ -2,15 +2,15 @@
 
 A block through twelve compiled layers is some two thousand kernels, which take the host longer to
 launch than the GPU to run. They are launched in the same way as long as all shapes stay the same,
-and shapes change seldom: memory has room in chunks. So when some blocks in a row had the same
-shapes, what the host launches for the next one is captured, and from then on replayed with other
-numbers. A block of new shapes runs as usual. Capturing takes as long as several blocks.
+and shapes change seldom: memory has room in chunks. So when several of the last blocks had the same
+shapes, what the host launches for such a one is captured, and from then on replayed with other
+numbers. A block of new shapes runs as usual.
 
 The memory and the spans that a replay returns lie in buffers which the next one writes again: they
 are to be used before that, as a training loop does, or cloned.
 """
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,7 +30,7 @@ class Pass:
     Args:
         objective: what is differentiated: the loss and the weighted penalty.
         loss: the block's share in the loss.
-        penalty: price of memory, not weighted.
+        penalty: price of memory, weighted by the policy, not yet by the schedule.
         nll: [B, T], zero where nothing is scored.
         predictions: [B, T], if the metric asks for them.
         stats: how much is remembered.
@@ -83,15 +83,15 @@ class Work:
     weight: Tensor
     limit: Tensor | None = None
 
-    def tensors(self) -> list[Tensor]:
-        """All of them, in an order of their own."""
-        optional = [*vars(self.batch).values(), self.limit]
-        given = [tensor for tensor in optional if tensor is not None]
-        return [*given, *self.memory.tensors().values(), self.scored, self.weight]
+    def tensors(self) -> dict[str, Tensor]:
+        """All of them by name."""
+        optional = {**vars(self.batch), "limit": self.limit}
+        given = {name: tensor for name, tensor in optional.items() if tensor is not None}
+        return given | self.memory.tensors() | {"of_all": self.scored, "weight": self.weight}
 
     def shapes(self) -> tuple[Any, ...]:
         """What must be equal for one block to be read as another was, but for numbers."""
-        return tuple((*tensor.shape, tensor.dtype) for tensor in self.tensors())
+        return tuple((name, *t.shape, t.dtype) for name, t in self.tensors().items())
 
     def clone(self) -> "Work":
         """The same in buffers of its own."""
@@ -107,6 +107,9 @@ class Work:
         )
 
 
+LATELY = 16
+"""Blocks over which it is counted how often shapes come."""
+
 Read = Callable[[Work], Pass]
 """Reads a block; the gradients are left to the caller."""
 
@@ -118,7 +121,7 @@ class Replay:
         model: whose gradients are wanted; it must have none yet when a block is read.
         read: reads one block; must do the same every time but for the numbers in its tensors.
         most: graphs to have at a time.
-        patience: blocks in a row that must have had the same shapes before these are captured.
+        patience: how many of the last blocks must have had the same shapes for a capture.
     """
 
     def __init__(self, model: Transformer, read: Read, most: int = 4, patience: int = 3):
@@ -126,21 +129,21 @@ class Replay:
         self._parameters = list(model.parameters())
         self._period = model.config.memory.period()
         self._most = most
-        self._graphs: OrderedDict[Any, Captured] = OrderedDict()
         self._patience = patience
-        self._before: Any = None  # the shapes of the block before
-        self._in_a_row = 0
-        self._pool = torch.cuda.graph_pool_handle()
+        self._lately: deque[Any] = deque(maxlen=LATELY)  # shapes of the last blocks
+        self._graphs: dict[Any, Captured] = {}
+        self._pool: Any = None
+        self.replayed = 0
+        """Blocks that were replayed so far."""
 
     def __call__(self, work: Work) -> Pass:
         """Read a block; the gradients of its objective are then those of the parameters."""
         shapes = (*work.shapes(), work.memory.clock % self._period)
-        self._in_a_row = self._in_a_row + 1 if shapes == self._before else 0
-        self._before = shapes
-        if shapes not in self._graphs and self._in_a_row >= self._patience:
-            self._capture(shapes, work)
+        if self.worth_capturing(shapes):
+            self._graphs[shapes] = self._capture(work)
+        self._lately.append(shapes)
         if shapes in self._graphs:
-            self._graphs.move_to_end(shapes)
+            self.replayed += 1
             return self._graphs[shapes].replay(work)
         done = self._read(work)
         done.objective.backward()
@@ -149,12 +152,25 @@ class Replay:
     def forget(self) -> None:
         """Give back the memory of all graphs."""
         self._graphs.clear()
-        self._before, self._in_a_row = None, 0
+        self._lately.clear()
 
-    def _capture(self, shapes: Any, work: Work) -> None:
-        while len(self._graphs) >= self._most:
-            self._graphs.popitem(last=False)
-        self._graphs[shapes] = Captured(self._read, self._parameters, work, self._pool)
+    def worth_capturing(self, shapes: Any) -> bool:
+        """Whether blocks of these shapes come often, and there is or can be made place for them.
+
+        A graph gives way only if it has not been used lately: capturing takes as long as several
+        blocks, so it must not become a habit.
+        """
+        if shapes in self._graphs or self._lately.count(shapes) < self._patience:
+            return False
+        unused = [other for other in self._graphs if other not in self._lately]
+        if len(self._graphs) >= self._most and unused:
+            del self._graphs[unused[0]]
+        return len(self._graphs) < self._most
+
+    def _capture(self, work: Work) -> "Captured":
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        return Captured(self._read, self._parameters, work, self._pool)
 
 
 class Captured:
@@ -174,6 +190,11 @@ class Captured:
         with torch.cuda.graph(self._backward, pool=pool):
             self._done.objective.backward()
         self._gradients = [parameter.grad for parameter in parameters]
+        # Nothing must hold on to what autograd had made for this stream.
+        done = self._done
+        self._done = replace(
+            done, objective=done.objective.detach(), settling=done.settling.detach()
+        )
 
     def _rehearse(self, read: Read) -> None:
         """Compile and load all that these very buffers need: there is no time for that later."""
@@ -186,7 +207,8 @@ class Captured:
     def replay(self, work: Work) -> Pass:
         """The same block with other numbers."""
         with torch.no_grad():
-            torch._foreach_copy_(self._work.tensors(), work.tensors())
+            own, given = (list(each.tensors().values()) for each in (self._work, work))
+            torch._foreach_copy_(own, given)
         self._forward.replay()
         settling = self._done.settling.begin()
         self._backward.replay()

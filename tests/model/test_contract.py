@@ -18,7 +18,8 @@ from model.oracle import Truth, whole_stream
 from torch import Tensor
 
 from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, Memory, Step
-from expire_span.model.memory import POLICIES
+from expire_span.model.memory import POLICIES, adaptive_span, packed
+from expire_span.model.memory.packed import in_chunks
 from policies import (
     CASES,
     VOCAB,
@@ -429,7 +430,11 @@ def test_held_counts_the_states_in_memory(case: Case, norm: str, start: str) -> 
 
 @every_case
 @torch.no_grad()
-def test_held_is_at_most_live_and_two_blocks(case: Case) -> None:
+@pytest.mark.parametrize("device", ["cpu", "as on a gpu"])
+def test_held_is_at_most_live_and_two_blocks(case: Case, device: str, monkeypatch) -> None:
+    if device != "cpu":
+        for module in (packed, adaptive_span):
+            monkeypatch.setattr(module, "room", in_chunks)
     model = make_model(case)
     for step in read(model, stream_for(case, blocks=7)):
         assert (step.stats.held <= step.stats.live + 2 * case.block).all()

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from expire_span.model.memory import packed
 from expire_span.model.memory.packed import best_first, count_by_row, in_chunks, keep_first
@@ -67,31 +68,34 @@ def test_room_is_enough_little_more_and_seldom_another(number: int, free: int, c
         assert found == number + free  # what there is will do
 
 
-def test_room_in_chunks_changes_no_result(monkeypatch) -> None:
+@pytest.mark.parametrize("name", ["expire", "expire-odd", "expire-short", "expire-budget"])
+@pytest.mark.parametrize("attention", ["reference", "stock"])
+def test_room_in_chunks_changes_no_result(monkeypatch, name: str, attention: str) -> None:
     """As on a GPU: dead states are kept where there is room for them, and play no part."""
-
-    def generous(number, now, chunk):
-        return number + chunk + 2
-
-    case = CASES["expire-budget"]
+    case = CASES[name]
     tokens = random_tokens(3, 8 * case.block)
     starts = torch.zeros_like(tokens, dtype=torch.bool)
     starts[1, 5 * case.block + 2] = True
 
-    def run() -> list[Step]:
-        model = make_model(case)
+    def run() -> tuple[list[Step], list[Tensor]]:
+        model = make_model(case, attention=attention)
         memory, steps = model.start(3), []
-        for part, begins in zip(
-            tokens.split(case.block, 1), starts.split(case.block, 1), strict=True
-        ):
-            steps.append(model(part, memory, starts=begins))
-            memory = steps[-1].memory
-        return steps
+        learns = attention == "reference"  # the other is for inference
+        with torch.set_grad_enabled(learns):
+            for n, part in enumerate(tokens.split(case.block, 1)):
+                steps.append(model(part, memory, starts=starts.split(case.block, 1)[n]))
+                memory = steps[-1].memory
+                if n == 3:
+                    memory = memory.select([2, 0, 1]).reset([1])
+        loss = sum(step.hidden.sin().sum() + step.penalty for step in steps)
+        learned = [p for p in model.parameters() if p.requires_grad]
+        found = torch.autograd.grad(loss, learned, allow_unused=True) if learns else ()
+        return steps, [gradient for gradient in found if gradient is not None]
 
-    exact = run()
-    monkeypatch.setattr(packed, "room", generous)
-    roomy = run()
-    assert sum((a.stats.held > b.stats.held).all() for a, b in zip(roomy, exact, strict=True)) > 4
+    exact, exact_gradients = run()
+    monkeypatch.setattr(packed, "room", lambda number, now, chunk: number + chunk + 2)
+    roomy, roomy_gradients = run()
+    assert sum((a.stats.held > b.stats.held).all() for a, b in zip(roomy, exact, strict=True)) > 3
     for one, other in zip(roomy, exact, strict=True):
         torch.testing.assert_close(one.hidden, other.hidden)
         torch.testing.assert_close(one.penalty, other.penalty)
@@ -100,3 +104,4 @@ def test_room_in_chunks_changes_no_result(monkeypatch) -> None:
             alive = len(theirs.far.times)
             assert torch.equal(mine.far.times[:alive], theirs.far.times)
             assert torch.equal(mine.far.offsets, theirs.far.offsets)
+    torch.testing.assert_close(roomy_gradients, exact_gradients)

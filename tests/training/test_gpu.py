@@ -26,6 +26,7 @@ pytestmark = [
 
 
 def losses(experiment: Experiment, steps: int, replayed: bool = True) -> torch.Tensor:
+    """Of each step; if `replayed`, blocks are replayed where that can be."""
     trainer = Trainer(replace(experiment, device="cuda"))
     if not replayed:
         trainer.replay = None
@@ -37,22 +38,25 @@ def losses(experiment: Experiment, steps: int, replayed: bool = True) -> torch.T
 
 
 def on_gpu(**changes: object) -> Experiment:
-    """Small, with the deterministic kernel and every random draw."""
+    """Small, with the deterministic kernel; every random draw, or whatever lets it be replayed."""
     experiment = small_experiment(**{"precision": "bfloat16", "compile": False, **changes})
     wide = replace(experiment.model, width=32, attention="fused", dropout=0.2)
+    if experiment.compile:
+        wide = replace(wide, layer_drop=0.0)
     return replace(experiment, model=wide, device="cuda")
 
 
 @pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("stop", [1, 7])
-def test_resume_equals_no_stop_bit_for_bit(memory, accumulate, stop, tmp_path):
+@pytest.mark.parametrize(("stop", "replayed"), [(1, False), (7, False), (7, True)])
+def test_resume_equals_no_stop_bit_for_bit(memory, accumulate, stop, replayed, tmp_path):
     penalty = PenaltySchedule(delay=2, warmup=4)
     if getattr(memory, "penalty", 0):
         penalty = replace(penalty, target_live=9.0)
-    experiment = on_gpu(memory=memory, accumulate=accumulate, penalty=penalty)
+    experiment = on_gpu(memory=memory, accumulate=accumulate, penalty=penalty, compile=replayed)
     unbroken = Trainer(experiment)
     advance(unbroken, 12)
+    assert (unbroken.replay is not None and unbroken.replay.replayed > 0) == replayed
     broken = Trainer(experiment)
     advance(broken, stop)
     path = checkpoints.save(broken.checkpoint().on_host(), tmp_path, stop)
@@ -143,4 +147,17 @@ def test_replayed_steps_equal_launched_ones_bit_for_bit(memory):
     experiment = small_experiment(memory=case.memory, precision="bfloat16")
     model = replace(experiment.model, width=32, block=case.block, attention="fused", layer_drop=0.0)
     experiment = replace(experiment, model=model)
-    assert torch.equal(losses(experiment, 40), losses(experiment, 40, replayed=False))
+    trainer = Trainer(replace(experiment, device="cuda"))
+    found = []
+    for _ in range(40):
+        trainer.update()
+        found.append(trainer.means.take()["loss"])
+    assert trainer.replay.replayed > 10
+    assert torch.equal(torch.stack(found), losses(experiment, 40, replayed=False))
+
+
+def test_attention_that_is_not_fused_is_not_replayed():
+    experiment = on_gpu(compile=True)
+    trainer = Trainer(with_attention(experiment, "reference"))
+    advance(trainer, 8)
+    assert trainer.replay is None

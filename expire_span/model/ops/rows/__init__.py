@@ -6,6 +6,8 @@ Shapes: M rows of the first table, B x N rows of the second, R rows wanted, D wi
 import torch
 from torch import Tensor
 
+from expire_span.model.ops.found import has_triton
+
 
 def take_rows(first: Tensor, second: Tensor, index: Tensor) -> Tensor:
     """Rows [R, D] of `first` [M, D], and from number M on of `second` [B, N, D].
@@ -13,7 +15,7 @@ def take_rows(first: Tensor, second: Tensor, index: Tensor) -> Tensor:
     On a GPU by one kernel, if no gradient is asked for.
     """
     learned = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
-    fast = index.is_cuda and not learned
+    fast = index.is_cuda and not learned and has_triton()
     return (fused_take_rows if fast else reference_take_rows)(first, second, index)
 
 

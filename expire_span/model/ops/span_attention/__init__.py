@@ -25,12 +25,12 @@ Shapes
 import logging
 from collections.abc import Sequence
 from functools import cache
-from importlib.util import find_spec
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from expire_span.model.ops.found import has_triton
 from expire_span.model.ops.span_attention.checks import check
 from expire_span.model.ops.span_attention.fused import DTYPES, WIDTHS, fused_attention
 from expire_span.model.ops.span_attention.keys import KeySet, Visibility, rows_of
@@ -103,7 +103,7 @@ def choose(impl: str, device: torch.device, dtype: torch.dtype, width: int) -> s
 
 
 def _fastest(device: torch.device, dtype: torch.dtype, width: int) -> str:
-    if device.type == "cuda" and dtype in DTYPES and width in WIDTHS and find_spec("triton"):
+    if device.type == "cuda" and dtype in DTYPES and width in WIDTHS and has_triton():
         return "fused"
     return "stock" if faster_than_reference(device) else "reference"
 
