@@ -22,7 +22,7 @@ def reference_attention(
     queries: Tensor, key_sets: Sequence[KeySet], *, ramp: int, dropout: float
 ) -> Tensor:
     """Span attention by its definition; see `span_attention` for the arguments."""
-    dense_sets = [_dense(keys) if keys.seen.packed else keys for keys in key_sets]
+    dense_sets = [dense(keys) if keys.seen.packed else keys for keys in key_sets]
     scores_BHTN = torch.cat([_scores(queries, keys) for keys in dense_sets], dim=-1)
     weights_BHTN = torch.cat([_weights(queries, keys, ramp) for keys in dense_sets], dim=-1)
     values_BNHE = torch.cat([keys.values for keys in dense_sets], dim=1)
@@ -35,15 +35,15 @@ def _scores(queries: Tensor, keys: KeySet) -> Tensor:
     """(q . k + q . p) / sqrt(E), [B, H, T, N], in at least float32."""
     scores = torch.einsum("bthe,bnhe->bhtn", queries, keys.keys)
     if keys.positions is not None:
-        scores = scores + _position_scores(queries, keys.seen, keys.positions)
+        scores = scores + position_scores(queries, keys.seen, keys.positions)
     precise = torch.promote_types(scores.dtype, torch.float32)
     return scores.to(precise) / queries.shape[-1] ** 0.5
 
 
-def _position_scores(queries: Tensor, seen: Visibility, positions: Tensor) -> Tensor:
+def position_scores(queries: Tensor, seen: Visibility, positions: Tensor) -> Tensor:
     """q_t . p[(t - first) // stride], zero where the table has no such row; [B, H, T, N]."""
     by_row = torch.einsum("bthe,pe->bhtp", queries, positions)
-    row = (_times(queries) - seen.first.unsqueeze(-2)).div(seen.stride, rounding_mode="floor")
+    row = (query_times(queries) - seen.first.unsqueeze(-2)).div(seen.stride, rounding_mode="floor")
     inside = (row >= 0) & (row < len(positions))
     index = row.clamp(0, len(positions) - 1).expand(*by_row.shape[:3], -1)
     return by_row.gather(-1, index) * inside
@@ -51,7 +51,7 @@ def _position_scores(queries: Tensor, seen: Visibility, positions: Tensor) -> Te
 
 def _weights(queries: Tensor, keys: KeySet, ramp: int) -> Tensor:
     """What is left of each key for each query, [B, H, T, N]."""
-    time = _times(queries)
+    time = query_times(queries)
     first, last = keys.seen.first.unsqueeze(-2), keys.seen.last.unsqueeze(-2)
     in_window = (first <= time) & (time <= last)
     if keys.deadline is None:
@@ -71,12 +71,12 @@ def _weighted_softmax(scores: Tensor, weights: Tensor) -> Tensor:
     return mass / torch.where(total > 0, total, 1)
 
 
-def _times(queries: Tensor) -> Tensor:
+def query_times(queries: Tensor) -> Tensor:
     """Time of each query, [T, 1]."""
     return torch.arange(queries.shape[1], device=queries.device).unsqueeze(-1)
 
 
-def _dense(keys: KeySet) -> KeySet:
+def dense(keys: KeySet) -> KeySet:
     """A packed set with every row padded to the longest by keys that nobody sees."""
     offsets = keys.seen.offsets
     assert offsets is not None

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from expire_span.model.ops.ramp import soft_weight
 from expire_span.model.ops.span_attention.keys import KeySet, Visibility
-from expire_span.model.ops.span_attention.reference import _dense, _position_scores, _times
+from expire_span.model.ops.span_attention.reference import dense, position_scores, query_times
 
 # Numbers of keys, values and bias in a row from which it is worth its own calls, as measured.
 LONG_ROW = 2**18
@@ -39,8 +39,8 @@ def stock_attention(
     nobody sees must be finite numbers, since their scores are formed before they are hidden.
     """
     if not _rows_apart(queries, key_sets):
-        dense = [_dense(keys) if keys.seen.packed else keys for keys in key_sets]
-        return _attend(queries, dense, ramp, dropout)
+        padded = [dense(keys) if keys.seen.packed else keys for keys in key_sets]
+        return _attend(queries, padded, ramp, dropout)
     attended = [
         _attend(queries[row : row + 1], [_one_row(keys, row) for keys in key_sets], ramp, dropout)
         for row in range(len(queries))
@@ -88,13 +88,13 @@ def _bias(queries: Tensor, keys: KeySet, ramp: int) -> Tensor:
     positions = keys.positions.to(queries.dtype)
     if keys.seen.begin is not None:
         return bias + _sliding_position_scores(scaled, keys.seen, positions)
-    return bias + _position_scores(scaled, keys.seen, positions)
+    return bias + position_scores(scaled, keys.seen, positions)
 
 
 def _log_weights(queries: Tensor, keys: KeySet, ramp: int) -> Tensor:
     """Logarithm of what is left of each key for each query, [B or 1, H or 1, T, N]."""
     precise = torch.promote_types(queries.dtype, torch.float32)
-    time = _times(queries)
+    time = query_times(queries)
     first, last = keys.seen.first.unsqueeze(-2), keys.seen.last.unsqueeze(-2)
     visible = (first <= time) & (time <= last)
     nothing = torch.full((), float("-inf"), dtype=precise, device=queries.device)
