@@ -221,7 +221,7 @@ class CachedActor:
         visible: Visibility,
     ) -> Tensor:
         """States [B, 1, D] through one layer, leaving their keys and values in its cache."""
-        attention, readable = layer.attention, layer._readable(states)
+        attention, readable = layer.attention, layer.readable(states)
         place = (step + cache.before).view(1)
         kept.keys.index_copy_(1, place, _heads(layer, attention.key(readable)))
         kept.values.index_copy_(1, place, _heads(layer, attention.value(readable)))
@@ -239,7 +239,7 @@ class CachedActor:
             ramp=layer.keeper.ramp,
             impl=cache.attention,
         )
-        return layer._after_attention(states, attended.flatten(-2))
+        return layer.after_attention(states, attended.flatten(-2))
 
     def _attention(self) -> str:
         config, like = self._model.config, self._model.positions
@@ -276,7 +276,7 @@ def _buffers(game: Game, batch: int, length: int, precision: torch.dtype) -> dic
 
 def _layer_cache(layer: Layer, one: StateSet) -> LayerCache:
     """Keys, values and deadlines of the states held; slots of the block are still empty."""
-    readable = layer._readable(one.states)
+    readable = layer.readable(one.states)
     (deadline,) = layer.keeper.deadlines((one,), (readable,))
     return LayerCache(
         keys=_heads(layer, layer.attention.key(readable)),

@@ -83,7 +83,7 @@ class Layer(nn.Module):
         """
         sets = self.keeper.read(memory, _as_computed(states), window)
         with torch.no_grad() if dropped else nullcontext():
-            readable = [self._readable(one.states) for one in sets]
+            readable = [self.readable(one.states) for one in sets]
             deadlines = self.keeper.deadlines(sets, readable)
             penalty = self.keeper.penalty(sets, deadlines, window)
         if not dropped:
@@ -92,7 +92,7 @@ class Layer(nn.Module):
         kept = self.keeper.keep(sets if attached else _detached(sets), deadlines, window)
         spans = self.keeper.spans(sets, deadlines, window).detach().float()
         return LayerStep(
-            states=states if dropped else self._after_attention(states, attended),
+            states=states if dropped else self.after_attention(states, attended),
             kept=kept,
             penalty=torch.zeros_like(penalty) if dropped else penalty,
             deadlines=deadlines,
@@ -115,12 +115,12 @@ class Layer(nn.Module):
             held = live.new_full((), held)
         return torch.stack([live, held.to(live.dtype), spans.mean(), spans.max()])
 
-    def _readable(self, states: Tensor) -> Tensor:
+    def readable(self, states: Tensor) -> Tensor:
         """States as queries, keys, values and the span predictor see them."""
         norm = self.attention_norm
         return norm(states.to(norm.weight.dtype)) if self.pre_norm else states
 
-    def _after_attention(self, states: Tensor, attended: Tensor) -> Tensor:
+    def after_attention(self, states: Tensor, attended: Tensor) -> Tensor:
         """The rest of the layer: [B, T, D] and what attention gave, [B, T, D] -> [B, T, D]."""
         states = states + self.attention.out(attended)
         if self.pre_norm:
