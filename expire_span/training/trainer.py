@@ -15,7 +15,7 @@ from expire_span.model.transformer import MemoryStats, Step, Transformer
 from expire_span.tasks import Batch
 from expire_span.training.checkpoint import Checkpoint, Shard, join
 from expire_span.training.control import PenaltyControl
-from expire_span.training.distributed import ALONE, Ranks, add_up_gradients, choose_device
+from expire_span.training.distributed import ALONE, Ranks, add_up_gradients, take_device
 from expire_span.training.evaluation import autocast
 from expire_span.training.experiment import Experiment
 from expire_span.training.guard import Evidence, Guard, NotFinite
@@ -59,7 +59,7 @@ class Trainer:
     def __init__(self, experiment: Experiment, ranks: Ranks = ALONE):
         self.experiment = experiment
         self.ranks = ranks
-        self.device = choose_device(experiment.device)
+        self.device = take_device(experiment.device)
         self.rows = ranks.rows(experiment.batch)
         self._part = _divide(len(self.rows), experiment.accumulate)
         torch.manual_seed(experiment.seed)  # the same initial weights everywhere

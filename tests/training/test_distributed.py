@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from expire_span.training.distributed import Ranks, choose_device, join_ranks
+from expire_span.training.distributed import Ranks, choose_device, join_ranks, take_device
 from expire_span.training.experiment import EvaluationConfig, Experiment
 from expire_span.training.folder import open_run
 from expire_span.training.guard import NotFinite
@@ -214,6 +214,21 @@ def test_a_sentence_of_one_rank_is_heard_by_all():
 
     with pytest.raises(ValueError, match=r"^There is no file x\.$"):
         Ranks().together(fail)
+
+
+def test_a_process_alone_makes_the_gpu_it_was_given_the_current_one(monkeypatch):
+    current = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    with join_ranks("cuda:1") as ranks:
+        assert ranks.alone
+        assert current == [torch.device("cuda:1")]
+    for name in ("auto", "cuda", "cpu"):  # whichever is current
+        take_device(name)
+    assert len(current) == 1
+    with pytest.raises(ValueError, match=r"^There is no cuda:2 here: .* cuda:0 to cuda:1\.$"):
+        take_device("cuda:2")
 
 
 def test_each_rank_of_a_machine_takes_its_own_gpu(monkeypatch):
