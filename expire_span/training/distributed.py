@@ -88,9 +88,9 @@ class Ranks:
         failure: Exception | None = None
         try:
             result = action()
-        except (ValueError, OSError, ArithmeticError) as error:
+        except Exception as error:  # whatever it is, the others wait to hear of it
             failure = error
-        sentences = self.gather(None if failure is None else str(failure))
+        sentences = self.gather(None if failure is None else str(failure) or repr(failure))
         if failure is not None:
             raise failure
         for number, sentence in enumerate(sentences):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from expire_span.training.distributed import Ranks, choose_device, join_ranks, take_device
 from expire_span.training.experiment import EvaluationConfig, Experiment
@@ -208,12 +209,41 @@ def test_torchrun_trains_resumes_and_evaluates(tmp_path):
     assert "batch is 3 rows, which 2 ranks cannot share evenly" in done.stderr
 
 
-def test_a_sentence_of_one_rank_is_heard_by_all():
-    def fail() -> None:
-        raise ValueError("There is no file x.")
+def fail_together(rank: int, port: int, folder: Path) -> None:
+    """Only rank 1 fails, in several ways, one after another."""
+    become_rank(rank, 2, port)
+    told = []
+    with join_ranks("cpu") as ranks:
+        for kind in FAILURES:
 
-    with pytest.raises(ValueError, match=r"^There is no file x\.$"):
-        Ranks().together(fail)
+            def action(kind: type[Exception] = kind) -> int:
+                if rank == 1:
+                    raise kind("There is no file x.")
+                return rank
+
+            try:
+                ranks.together(action)
+            except Exception as error:
+                told.append(f"{type(error).__name__}: {error}")
+        told.append(str(ranks.together(lambda: rank)))
+    (folder / f"{rank}.json").write_text(json.dumps(told))
+
+
+FAILURES = (ValueError, OSError, NotFinite, SafetensorError, RuntimeError)
+
+
+def test_a_sentence_of_one_rank_is_heard_by_all(tmp_path):
+    port = free_port()
+    for process in [start(fail_together, n, port, tmp_path) for n in range(2)]:
+        process.join(timeout=60)
+    told = [json.loads((tmp_path / f"{n}.json").read_text()) for n in range(2)]
+    assert told[0] == ["ValueError: Rank 1: There is no file x."] * len(FAILURES) + ["0"]
+    assert told[1] == [f"{kind.__name__}: There is no file x." for kind in FAILURES] + ["1"]
+
+
+def test_what_fails_alone_fails_as_it_is():
+    with pytest.raises(ZeroDivisionError):
+        Ranks().together(lambda: 1 // 0)
 
 
 def test_a_process_alone_makes_the_gpu_it_was_given_the_current_one(monkeypatch):
