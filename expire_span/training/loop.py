@@ -121,7 +121,7 @@ class Run:
         """One update, and what is due after it."""
         experiment, coming = self.experiment, self.trainer.step + 1
         watched = self._due(max(experiment.log_every, SHARES_EVERY), coming)
-        self.trainer.update(watch_spans=watched, stop=self.interruption.wanted)
+        self.trainer.update(watch_spans=watched, stop=self._wants_to_stop())
         self.bar.update()
         if self.watch.due(coming):
             stats = self.trainer.stats()
@@ -129,13 +129,15 @@ class Run:
                 self.watch.look(coming, stats)
         if self._due(experiment.log_every):
             self._report()
-        self.saver.look()
         # Ranks are told one update later, all of them in the same one.
-        stop = self.interruption.wanted if self.ranks.alone else self.trainer.guard.stop
+        stop = self._wants_to_stop() if self.ranks.alone else self.trainer.guard.stop
         if self._due(experiment.save_every) or stop:
-            self._save()
+            self._save()  # which raises what became of the save before
         if stop:
             self._stop()
+
+    def _wants_to_stop(self) -> bool:
+        return self.interruption.wanted or self.saver.failed()
 
     def _report(self) -> None:
         step = self.trainer.step

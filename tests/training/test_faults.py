@@ -18,13 +18,14 @@ import torch
 from expire_span import FixedSpan
 from expire_span.cli import main
 from expire_span.training import checkpoint as checkpoints
+from expire_span.training.distributed import ALONE, Ranks, join_ranks
 from expire_span.training.evaluation import Evaluation
 from expire_span.training.experiment import EvaluationConfig, Experiment
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.loop import train
 from expire_span.training.trainer import Trainer
-from killing import start
+from killing import become_rank, free_port, start
 from small_runs import last_of, same_checkpoints, small_experiment, tasks
 
 FAULTY = 7  # the update that goes wrong; the last checkpoint before it is of step 4
@@ -146,19 +147,22 @@ def test_weights_that_nobody_used_are_not_saved_broken():
         trainer.checkpoint()
 
 
-def no_room(folder: Path, experiment: Experiment, answer: Path) -> None:
-    """Train where no file may grow beyond a few kilobytes, once there is a checkpoint."""
+def no_room(
+    folder: Path, experiment: Experiment, answer: Path, ranks: Ranks = ALONE, full: int = 0
+) -> None:
+    """Train where no file of one rank may grow large, once there is a checkpoint."""
     update = Trainer.update
 
     def filling(trainer: Trainer, **settings: bool) -> None:
-        if trainer.step == 6:
+        if trainer.step == 6 and ranks.rank == full:
             # Only the checkpoint is that large; like a full disk, this is an error of `write`.
-            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+            room = 20_000 if ranks.first else 4_000  # weights are with the first
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         update(trainer, **settings)
 
     Trainer.update = filling  # type: ignore[method-assign]
     try:
-        train(experiment, folder, progress=False)
+        train(experiment, folder, progress=False, ranks=ranks)
     except OSError as error:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         answer.write_text(str(error))
@@ -174,6 +178,27 @@ def test_a_full_disk_ends_in_one_sentence_and_the_old_checkpoint_is_good(tmp_pat
     assert os.listdir(tmp_path / "run" / "checkpoints") == ["step-000000004"]
     whole = train(experiment, tmp_path / "whole", progress=False)
     assert train(experiment, tmp_path / "run", resume=True, progress=False) == whole
+
+
+def no_room_for_one(rank: int, port: int, full: int, experiment: Experiment, folder: Path) -> None:
+    become_rank(rank, 2, port)
+    with join_ranks("cpu") as ranks:
+        no_room(folder / "run", experiment, folder / f"answer {rank}", ranks, full)
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_a_full_disk_of_one_rank_ends_both_in_one_sentence(full, tmp_path):
+    experiment, port = calm(steps=40), free_port()
+    processes = [start(no_room_for_one, n, port, full, experiment, tmp_path) for n in range(2)]
+    for process in processes:
+        process.join(timeout=60)
+    for rank in range(2):
+        message = (tmp_path / f"answer {rank}").read_text()
+        of_another = "" if rank == full else f"Rank {full}: "
+        start_of_it = f"The checkpoint of step 8 could not be written: {of_another}"
+        assert re.match(rf"{start_of_it}[^.]*File too large[^.]*\. The checkpoint ", message), message
+        assert message.endswith("step-000000004 is still good: go on from it with --resume.")
+    assert os.listdir(tmp_path / "run" / "checkpoints") == ["step-000000004"]
 
 
 def test_metrics_that_cannot_be_written_end_in_one_sentence(tmp_path, monkeypatch):
