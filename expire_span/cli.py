@@ -100,10 +100,11 @@ def evaluate(
             limit=limit,
             ranks=ranks,
         )
-        about = {"run": str(run), "step": step, "split": split, "limit": limit}
-        bookmark = Bookmark(run / f"evaluation-{split}", about, ranks)
+        bookmark = Bookmark(run / f"evaluation-{split}", ranks)
         if resume:
             bookmark.find(evaluation)
+        else:
+            bookmark.remove()
         result = evaluation.run(ranks.first, bookmark, interruption)
         if result is None:
             raise Stopped(
@@ -111,15 +112,15 @@ def evaluate(
                 "same command and --resume",
                 interruption.number,
             )
-        bookmark.remove()
         if ranks.first:
-            _print({**about, **result})
+            _print({"run": str(run), "step": step, "split": split, "limit": limit, **result})
+        bookmark.remove()
 
 
 def _print(result: dict[str, Any]) -> None:
     """JSON with as many digits as mean something."""
     rounded = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in result.items()}
-    print(json.dumps(rounded, indent=2))
+    print(json.dumps(rounded, indent=2), flush=True)
 
 
 def _train_command(name: str, options: Sequence[str] = ()) -> Callable[..., None]:

@@ -163,15 +163,17 @@ class Run:
         found = self.ranks.gather(found)[0]
         if found is not None:
             return found
-        result = self._evaluate_now()
+        bookmark = Bookmark(self.folder / EVALUATION, self.ranks)
+        result = self._evaluate_now(bookmark)
         if self.log is not None:
             self.log.write(step, {f"{VALID}{name}": value for name, value in result.items()})
+            self.log.flush()
+        bookmark.remove()  # only now: until it is written, the result can be lost
         self.pace.restart(step)
         return result
 
-    def _evaluate_now(self) -> dict[str, float]:
-        experiment, step = self.experiment, self.trainer.step
-        settings = experiment.evaluation
+    def _evaluate_now(self, bookmark: Bookmark) -> dict[str, float]:
+        experiment, settings = self.experiment, self.experiment.evaluation
         evaluation = Evaluation(
             self.trainer.model,
             experiment.task,
@@ -182,12 +184,9 @@ class Run:
             precision=experiment.precision,
             ranks=self.ranks,
         )
-        about = {"step": step, "settings": to_record(settings)}
-        bookmark = Bookmark(self.folder / EVALUATION, about, self.ranks)
         bookmark.find(evaluation)
         result = evaluation.run(self.progress, bookmark, self.interruption)
         if result is None:
             self._save()
             self._stop()
-        bookmark.remove()
         return result

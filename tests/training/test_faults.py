@@ -17,12 +17,14 @@ import torch
 
 from expire_span import FixedSpan
 from expire_span.cli import main
+from expire_span.model.transformer import Transformer
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.distributed import ALONE, Ranks, join_ranks
-from expire_span.training.evaluation import Evaluation
+from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import EvaluationConfig, Experiment
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
+from expire_span.training.log import JsonLines
 from expire_span.training.loop import train
 from expire_span.training.trainer import Trainer
 from killing import become_rank, free_port, start
@@ -361,3 +363,124 @@ def test_a_bookmark_of_other_weights_is_of_no_use(tmp_path, monkeypatch, capsys)
     shutil.rmtree(tmp_path / "other")
     shutil.copytree(tmp_path / "run" / "evaluation", tmp_path / "other" / "evaluation")
     assert train(other, tmp_path / "other", progress=False) == whole
+
+
+def an_evaluation(ranks: Ranks = ALONE, **changes: object) -> Evaluation:
+    """Of the same weights each time."""
+    experiment = calm()
+    torch.manual_seed(0)
+    settings = {"split": "valid", "batch": 2, "blocks": 9, "precision": "float32", **changes}
+    return Evaluation(Transformer(experiment.model), experiment.task, ranks=ranks, **settings)
+
+
+def stand_at(block: int, bookmark: Bookmark, ranks: Ranks = ALONE, **changes: object) -> None:
+    """Leave the bookmark of an evaluation that has been stopped."""
+    evaluation = an_evaluation(ranks, **changes)
+    for _ in range(block):
+        evaluation.advance()
+    bookmark.keep(evaluation, now=True)
+
+
+OTHERS = [
+    {"split": "test"},
+    {"batch": 4},
+    {"blocks": 5},
+    {"seed": 1},
+    {"precision": "bfloat16"},
+    {"limit": 3},
+]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda other: next(iter(other)))
+def test_a_bookmark_of_another_evaluation_is_removed_and_hides_nothing(other, tmp_path):
+    bookmark = Bookmark(tmp_path / "evaluation")
+    stand_at(4, bookmark, **other)
+    assert not bookmark.find(an_evaluation())
+    assert not (tmp_path / "evaluation").exists()
+    stand_at(2, bookmark)
+    resumed = an_evaluation()
+    assert bookmark.find(resumed)
+    assert resumed.done == 2
+
+
+def test_a_damaged_bookmark_is_removed_and_hides_nothing(tmp_path):
+    bookmark = Bookmark(tmp_path)
+    stand_at(4, bookmark)
+    (tmp_path / "step-000000004" / "rank-00000.json").write_text("{}")
+    assert not bookmark.find(an_evaluation())
+    assert not tmp_path.exists()
+
+
+def find_as_rank(rank: int, port: int, folder: Path) -> None:
+    """Rank 1 finds its part of the bookmark damaged."""
+    become_rank(rank, 2, port)
+    with join_ranks("cpu") as ranks:
+        bookmark = Bookmark(folder / "evaluation", ranks)
+        stand_at(4, bookmark, ranks)
+        whole, broken = an_evaluation(ranks), an_evaluation(ranks)
+        found = [bookmark.find(whole)]
+        if rank == 1:
+            (folder / "evaluation" / "step-000000004" / "rank-00001.json").write_text("{}")
+        found.append(bookmark.find(broken))
+        there = (folder / "evaluation").exists()
+    answer = [*found, whole.done, broken.done, there]
+    (folder / f"{rank}.json").write_text(json.dumps(answer))
+
+
+def test_ranks_go_on_with_an_evaluation_only_if_all_can(tmp_path):
+    port = free_port()
+    for process in [start(find_as_rank, n, port, tmp_path) for n in range(2)]:
+        process.join(timeout=60)
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found == [True, False, 4, 0, False]
+
+
+def test_a_result_is_on_the_disk_before_its_bookmark_goes(tmp_path, monkeypatch):
+    order = []
+    remove, flush = Bookmark.remove, JsonLines.flush
+
+    def removing(bookmark: Bookmark) -> None:
+        order.append("remove")
+        remove(bookmark)
+
+    def flushing(lines: JsonLines) -> None:
+        judged = "valid/" in (tmp_path / "metrics.jsonl").read_text()
+        order.append("flush with the result" if judged else "flush")
+        flush(lines)
+
+    monkeypatch.setattr(Bookmark, "remove", removing)
+    monkeypatch.setattr(JsonLines, "flush", flushing)
+    train(calm(save_every=100), tmp_path, progress=False)
+    assert order[-2:] == ["flush with the result", "remove"]
+
+
+def test_the_evaluate_command_goes_on_only_with_the_very_same(tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+    train(calm(), run, progress=False)
+    command = ["evaluate", str(run), "--device", "cpu"]
+    expected = []
+    for options in (["--blocks", "3"], ["--blocks", "9", "--batch", "4"]):
+        main([*command, *options])
+        expected.append(json.loads(capsys.readouterr().out))
+        interrupt_evaluation(monkeypatch, 5)
+        with pytest.raises(SystemExit):
+            main([*command, "--blocks", "9"])
+        monkeypatch.undo()
+        capsys.readouterr()
+        main([*command, *options, "--resume"])
+        assert json.loads(capsys.readouterr().out) == expected[-1]
+
+
+def test_an_evaluation_begun_anew_forgets_the_one_before(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    train(calm(), run, progress=False)
+    command = ["evaluate", str(run), "--device", "cpu", "--blocks", "9"]
+    for block in (6, 2):
+        interrupt_evaluation(monkeypatch, block)
+        with pytest.raises(SystemExit):
+            main(command)
+        monkeypatch.undo()
+    read = interrupt_evaluation(monkeypatch, -1)
+    main([*command, "--resume"])
+    assert read == list(range(3, 9))
