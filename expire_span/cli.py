@@ -101,7 +101,7 @@ def evaluate(
             ranks=ranks,
         )
         bookmark = Bookmark(run / f"evaluation-{split}", ranks)
-        if resume:
+        if resume or restarted():
             bookmark.find(evaluation)
         else:
             bookmark.remove()

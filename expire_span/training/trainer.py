@@ -18,7 +18,7 @@ from expire_span.training.control import PenaltyControl
 from expire_span.training.distributed import ALONE, Ranks, add_up_gradients, take_device
 from expire_span.training.evaluation import autocast
 from expire_span.training.experiment import Experiment
-from expire_span.training.guard import Evidence, Guard, NotFinite
+from expire_span.training.guard import Evidence, Guard, NotFinite, finite_layers
 from expire_span.training.log import HISTOGRAM, Metrics
 from expire_span.training.metrics import (
     Means,
@@ -106,7 +106,6 @@ class Trainer:
         passes = self.learn(batch, scored)
         nll = torch.cat([each.nll for each in passes])
         self._apply(passes, nll, position, stop)
-        self.memories = tuple(each.memory() for each in passes)
         self.step += 1
         self._note(batch, passes, nll)
 
@@ -134,7 +133,7 @@ class Trainer:
 
     def report(self) -> Metrics:
         """Metrics since the last report, of all ranks; then begin to count anew."""
-        self.guard.look(self.memories)
+        self.guard.look()
         means = self.means.take(self.ranks)
         scored = self.score.result(self.ranks.add_up_values)
         self.score.restart()
@@ -153,7 +152,7 @@ class Trainer:
 
     def checkpoint(self) -> Checkpoint:
         """All of the run's state; raises `NotFinite` rather than saving what is broken."""
-        self.guard.look(self.memories)
+        self.guard.look()
         return Checkpoint(self._shared() if self.ranks.first else None, self._own())
 
     def restore(self, saved: Checkpoint) -> None:
@@ -215,7 +214,7 @@ class Trainer:
             self.means.add(task_share_of_span_gradient=share)
 
     def _apply(self, passes: list[Pass], nll: Tensor, position: int, stop: bool) -> None:
-        """Add up the gradients of all ranks and update the weights, if all is finite.
+        """Add up the gradients of all ranks and update the weights, if all is finite; remember.
 
         Args:
             passes: the parts of the block.
@@ -223,7 +222,7 @@ class Trainer:
             position: where in the stream the block began.
             stop: whether this rank has been asked to stop.
         """
-        self.guard.look(self.memories)  # at the step before, which left these
+        self.guard.look()  # at the step before
         config = self.experiment.optimizer
         named = [(name, p) for name, p in self._parameters if p.grad is not None]
         loss = torch.stack([each.loss for each in passes]).sum()
@@ -241,12 +240,13 @@ class Trainer:
 
         self.control.observe(self.step, live)
         self.means.add(loss=loss, gradient_norm=norm)
+        self.memories = tuple(each.memory() for each in passes)  # all else is under way
         evidence = Evidence(
             step=self.step + 1,
             position=position,
             rows=self.rows,
             nll=nll,
-            stats=combine([each.stats for each in passes]),
+            layers=finite_layers(self.memories, combine([each.stats for each in passes])),
             penalty=torch.stack([each.penalty for each in passes]).sum(),
             norms=norms,
             names=[name for name, _ in named],

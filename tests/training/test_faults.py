@@ -18,6 +18,7 @@ import torch
 from expire_span import FixedSpan
 from expire_span.cli import main
 from expire_span.model.transformer import Transformer
+from expire_span.tasks import Batch
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.distributed import ALONE, Ranks, join_ranks
 from expire_span.training.evaluation import Bookmark, Evaluation
@@ -26,6 +27,7 @@ from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.log import JsonLines
 from expire_span.training.loop import train
+from expire_span.training.replay import Pass
 from expire_span.training.trainer import Trainer
 from killing import become_rank, free_port, start
 from small_runs import last_of, same_checkpoints, small_experiment, tasks
@@ -133,6 +135,56 @@ def test_what_is_not_finite_stops_the_run_before_the_update(
     assert same_checkpoints(last_of(tmp_path / "whole"), last_of(tmp_path / "stopped"))
 
 
+ORIGINS = [
+    (break_loss, torch.nan, "first seen behind layer 1, the last"),
+    (break_layer, 0.0, "first seen behind layer 0"),
+]
+
+
+@pytest.mark.parametrize(("fault", "written", "origin"), ORIGINS)
+def test_the_layer_is_right_although_its_memory_is_written_again(fault, written, origin, tmp_path):
+    """As a replayed block does with the memory of the one before."""
+    trainer = Trainer(calm(task=tasks(tmp_path)["text"], memory=FixedSpan(12)))
+    learn = trainer.learn
+
+    def writing(batch: Batch, scored: torch.Tensor) -> list[Pass]:
+        before = trainer.memories
+        passes = learn(batch, scored)
+        for memory in before:
+            for layer in memory.layers:
+                layer.states.fill_(written)
+        return passes
+
+    trainer.learn = writing  # type: ignore[method-assign]
+    while trainer.step < FAULTY - 1:
+        trainer.update()
+    fault(trainer)
+    trainer.update()
+    with pytest.raises(NotFinite, match=rf"^Step {FAULTY} was stopped .*, {origin}\.$"):
+        trainer.update()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore")  # what the compiler says of itself
+def test_the_layer_is_right_where_blocks_are_replayed(tmp_path):
+    text = tasks(tmp_path)["text"]
+    experiment = calm(task=text, memory=FixedSpan(12), precision="bfloat16", device="cuda")
+    wide = replace(experiment.model, layers=3, width=32, attention="fused")
+    trainer = Trainer(replace(experiment, model=wide))
+    for _ in range(12):
+        trainer.update()
+    assert trainer.replay is not None
+    # Finite, but too much for the product with it; only the third layer is given what comes of it.
+    outer = trainer.model.stack()[1].feedforward_norm
+    with torch.no_grad():
+        outer.weight.fill_(3e38)
+        outer.bias.fill_(3e38)
+    trainer.update()
+    with pytest.raises(NotFinite, match=r"^Step 13 was stopped .*, first seen behind layer 1\.$"):
+        trainer.update()
+
+
 def test_a_fault_in_the_last_update_is_not_missed(tmp_path, monkeypatch):
     before_update(monkeypatch, break_gradient)
     with pytest.raises(NotFinite, match=f"Step {FAULTY} was stopped"):
@@ -198,7 +250,9 @@ def test_a_full_disk_of_one_rank_ends_both_in_one_sentence(full, tmp_path):
         message = (tmp_path / f"answer {rank}").read_text()
         of_another = "" if rank == full else f"Rank {full}: "
         start_of_it = f"The checkpoint of step 8 could not be written: {of_another}"
-        assert re.match(rf"{start_of_it}[^.]*File too large[^.]*\. The checkpoint ", message), message
+        assert re.match(rf"{start_of_it}[^.]*File too large[^.]*\. The checkpoint ", message), (
+            message
+        )
         assert message.endswith("step-000000004 is still good: go on from it with --resume.")
     assert os.listdir(tmp_path / "run" / "checkpoints") == ["step-000000004"]
 
