@@ -44,6 +44,8 @@ from expire_span.training.spans import task_share
 # Settings that say how a run is watched and where things are, not what its next update is. (How
 # often it is logged is not one: the penalty may wait for a logged metric.)
 FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation.", "tracker", "task.path")
+LAYERS = 1
+"""Tells the draws that leave out layers from those that shape memory."""
 WATCHED_ROWS = 8
 """Rows that tell apart what pulls at spans."""
 
@@ -118,8 +120,9 @@ class Trainer:
         """
         # A penalty is a mean over rows, and every part of every rank has equally many.
         weight = self._penalty_weight() / (len(self.memories) * self.ranks.count)
+        limit = self._limit()
         parts = [
-            Work(part, memory, scored, weight, self._limit())
+            Work(part, memory, scored, weight, limit)
             for part, memory in zip(batch.split(self._part), self.memories, strict=True)
         ]
         if len(parts) == 1:
@@ -189,8 +192,7 @@ class Trainer:
 
     def _forward(self, batch: Batch, memory: Memory, limit: Tensor | None) -> tuple[Step, Tensor]:
         """The model's step, and the losses [B, T], zero where nothing is scored."""
-        draws = self.memory_draws()
-        self.model.draw_limit(draws)  # which is `limit`; what is left is for LayerDrop
+        draws = self.layer_draws()
         with autocast(self.device, self.experiment.precision):
             step = self.model(
                 batch.inputs, memory, batch.starts, limit, generator=draws, attached=False
@@ -286,6 +288,10 @@ class Trainer:
         """The chance that shapes memory in this update, the same for all parts and ranks."""
         return torch.Generator().manual_seed(_mixed(self.experiment.seed, self.step))
 
+    def layer_draws(self) -> torch.Generator:
+        """The chance that leaves out layers in this update, the same for all parts and ranks."""
+        return torch.Generator().manual_seed(_mixed(self.experiment.seed, self.step, LAYERS))
+
     def _shared(self) -> Shard:
         parts = {
             "model": self.model.state_dict(),
@@ -371,6 +377,6 @@ def _divide(rows: int, parts: int) -> int:
     return rows // parts
 
 
-def _mixed(seed: int, number: int) -> int:
-    """A seed of its own for each number."""
-    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0])
+def _mixed(seed: int, *numbers: int) -> int:
+    """A seed of its own for each number, or list of them."""
+    return int(np.random.SeedSequence([seed, *numbers]).generate_state(1, np.uint64)[0])

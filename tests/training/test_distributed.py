@@ -110,7 +110,8 @@ def check_draws(rank: int, port: int, folder: Path) -> None:
     with join_ranks("cpu") as ranks:
         trainer = Trainer(small_experiment(), ranks)
         trainer.update()
-        draws = torch.rand(4, generator=trainer.memory_draws()).tolist()
+        sources = (trainer.memory_draws(), trainer.layer_draws())
+        draws = [torch.rand(4, generator=source).tolist() for source in sources]
         weights = trainer.model.positions.flatten().tolist()
         found = ranks.gather((draws, torch.rand(4).tolist(), weights, list(trainer.rows)))
         if ranks.first:
@@ -124,6 +125,7 @@ def test_ranks_share_what_shapes_memory_but_not_dropout(tmp_path):
         process.join()
     (draws, dropout, weights, rows), other = json.loads((tmp_path / "found.json").read_text())
     assert draws == other[0]
+    assert draws[0] != draws[1]
     assert dropout != other[1]
     assert weights == other[2]
     assert [rows, other[3]] == [[0, 1], [2, 3]]
