@@ -16,6 +16,7 @@ from expire_span.training.log import MetricLog
 from expire_span.training.loop import train
 from expire_span.training.metrics import (
     Means,
+    Pace,
     combine,
     memory_metrics,
     peak_memory,
@@ -143,6 +144,18 @@ def test_the_bar_shows_what_matters():
     assert list(shown) == ["loss", "accuracy", "live", "held", "weight", "tok/s", "GB"]
     assert shown["loss"] == "1.235"
     assert peak_memory(CPU) > 1e7
+
+
+def test_the_peak_on_a_gpu_is_that_of_the_interval(monkeypatch):
+    held = {"peak": 0.0, "now": 1e9}
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: held["peak"])
+    monkeypatch.setattr(
+        torch.cuda, "reset_peak_memory_stats", lambda _: held.update(peak=held["now"])
+    )
+    pace = Pace(8, torch.device("cuda"), 0)
+    held["peak"] = 3e9
+    assert pace.since_last(1)["peak_memory_gb"] == 3
+    assert pace.since_last(2)["peak_memory_gb"] == 1
 
 
 def test_tensorboard_gets_scalars_and_a_histogram_of_each_layer(tmp_path):
