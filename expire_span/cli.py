@@ -84,7 +84,8 @@ def evaluate(
         blocks: blocks read of each row; as in training if left out.
         limit: cut every memory at this distance, to find out what longer memory is worth.
         device: auto, cpu, cuda ...
-        resume: go on with the same evaluation from where it was stopped.
+        resume: go on with the same evaluation from where it was stopped; without this, that is
+            forgotten.
     """
     with join_ranks(device) as ranks, Interruption(patient=not ranks.alone) as interruption:
         experiment, model, step = load_run(run, device)

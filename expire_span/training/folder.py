@@ -4,6 +4,7 @@ experiment.json        every setting
 metrics.jsonl          metrics, one line each; TensorBoard's files lie beside it
 checkpoints/           the newest two
 evaluation/            where an evaluation stands that has been stopped
+wandb-id               under which Weights & Biases knows the run, if it does
 """
 
 from dataclasses import replace

@@ -201,6 +201,23 @@ def test_a_tracker_is_told_if_asked_for(name, tmp_path, monkeypatch):
     assert len([told for told in tracker.told if told[0] == "init"]) == 1
 
 
+def test_a_resumed_run_keeps_its_id_and_another_has_its_own(tmp_path, monkeypatch):
+    tracker = FakeTracker()
+    monkeypatch.setitem(sys.modules, "wandb", tracker)
+    for folder, step in (("mine", 0), ("mine", 5), ("other", 0)):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        with MetricLog(tmp_path / folder, step, "wandb"):
+            pass
+    settings = [told[1] for told in tracker.told if told[0] == "init"]
+    assert all(one["resume"] == "allow" for one in settings)
+    first, again, other = (one["id"] for one in settings)
+    assert first == again != other
+    monkeypatch.setitem(sys.modules, "trackio", tracker)
+    with MetricLog(tmp_path / "mine", 5, "trackio"):
+        pass
+    assert "id" not in tracker.told[-2][1]  # it knows runs by their names
+
+
 def test_a_tracker_that_is_not_installed_is_said_in_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "trackio", None)
     with pytest.raises(ValueError, match=r"^tracker is trackio, which is not installed: `pip inst"):
