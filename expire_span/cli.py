@@ -84,7 +84,8 @@ def evaluate(
         blocks: blocks read of each row; as in training if left out.
         limit: cut every memory at this distance, to find out what longer memory is worth.
         device: auto, cpu, cuda ...
-        resume: go on with the same evaluation from where it was stopped.
+        resume: go on with the same evaluation from where it was stopped; without this, that is
+            forgotten.
     """
     with join_ranks(device) as ranks, Interruption(patient=not ranks.alone) as interruption:
         experiment, model, step = load_run(run, device)
@@ -100,10 +101,11 @@ def evaluate(
             limit=limit,
             ranks=ranks,
         )
-        about = {"run": str(run), "step": step, "split": split, "limit": limit}
-        bookmark = Bookmark(run / f"evaluation-{split}", about, ranks)
-        if resume:
+        bookmark = Bookmark(run / f"evaluation-{split}", ranks)
+        if resume or restarted():
             bookmark.find(evaluation)
+        else:
+            bookmark.remove()
         result = evaluation.run(ranks.first, bookmark, interruption)
         if result is None:
             raise Stopped(
@@ -111,15 +113,15 @@ def evaluate(
                 "same command and --resume",
                 interruption.number,
             )
-        bookmark.remove()
         if ranks.first:
-            _print({**about, **result})
+            _print({"run": str(run), "step": step, "split": split, "limit": limit, **result})
+        bookmark.remove()
 
 
 def _print(result: dict[str, Any]) -> None:
     """JSON with as many digits as mean something."""
     rounded = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in result.items()}
-    print(json.dumps(rounded, indent=2))
+    print(json.dumps(rounded, indent=2), flush=True)
 
 
 def _train_command(name: str, options: Sequence[str] = ()) -> Callable[..., None]:

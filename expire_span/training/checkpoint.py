@@ -118,9 +118,11 @@ def save(checkpoint: Checkpoint, folder: Path, step: int, ranks: Ranks = ALONE) 
             return finished
         sums = {k: v for found in ranks.gather(ranks.together(write)) for k, v in found.items()}
         ranks.together(finish)
-    except (OSError, SafetensorError, ValueError) as error:
+    except Exception as error:
         if ranks.first:
             shutil.rmtree(unfinished, ignore_errors=True)  # above all, give a full disk its space
+        if not isinstance(error, (OSError, ValueError)):
+            raise
         raise OSError(
             f"The checkpoint of step {step} could not be written: {_reason(error)}."
         ) from error
@@ -207,7 +209,10 @@ def make_folder(folder: Path) -> None:
 def _write(shard: Shard, folder: Path, name: str) -> list[tuple[str, str]]:
     """Write one shard's files, and give their sums."""
     tensors = {key: tensor.contiguous() for key, tensor in shard.tensors.items()}
-    save_file(tensors, folder / f"{name}{TENSORS}")
+    try:
+        save_file(tensors, folder / f"{name}{TENSORS}")
+    except SafetensorError as error:  # its own kind also where the disk is full
+        raise OSError(str(error)) from error
     _flush(folder / f"{name}{TENSORS}")
     _write_text(folder / f"{name}{VALUES}", json.dumps(shard.values))
     return [(file, _digest(folder / file)) for file in (f"{name}{TENSORS}", f"{name}{VALUES}")]

@@ -88,9 +88,9 @@ class Ranks:
         failure: Exception | None = None
         try:
             result = action()
-        except (ValueError, OSError, ArithmeticError) as error:
+        except Exception as error:  # whatever it is, the others wait to hear of it
             failure = error
-        sentences = self.gather(None if failure is None else str(failure))
+        sentences = self.gather(None if failure is None else str(failure) or repr(failure))
         if failure is not None:
             raise failure
         for number, sentence in enumerate(sentences):
@@ -113,12 +113,10 @@ ALONE = Ranks()
 @contextmanager
 def join_ranks(device: str) -> Iterator[Ranks]:
     """The ranks that torchrun started, or this process alone; leaves them in the end."""
+    name = take_device(device)
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield ALONE
         return
-    name = choose_device(device)
-    if name.type == "cuda":
-        torch.cuda.set_device(name)
     dist.init_process_group("nccl" if name.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), _host_group())
@@ -143,6 +141,18 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     return torch.device(name)
+
+
+def take_device(name: str) -> torch.device:
+    """The device of that name, made the current one: kernels, graphs and random draws go there."""
+    device = choose_device(name)
+    if device.type != "cuda" or device.index is None:
+        return device
+    count = torch.cuda.device_count()
+    if device.index >= count:
+        raise ValueError(f"There is no {device} here: choose one from cuda:0 to cuda:{count - 1}.")
+    torch.cuda.set_device(device)
+    return device
 
 
 def add_up_gradients(

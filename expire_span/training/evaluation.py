@@ -23,17 +23,23 @@ from expire_span.training.distributed import ALONE, Ranks
 from expire_span.training.interruption import Interruption
 from expire_span.training.metrics import Means, memory_metrics
 
+IDENTITY = "evaluation"
 SECONDS_BETWEEN_SAVES = 300.0
 BLOCKS_BETWEEN_TALKS = 16
 """Blocks after which ranks ask each other whether to stop; one process alone asks at every one."""
 
 
+def choose_precision(device: torch.device, precision: str) -> str:
+    """The type of matrix products; auto is bfloat16 on a GPU that has it."""
+    if precision != "auto":
+        return precision
+    able = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return "bfloat16" if able else "float32"
+
+
 def autocast(device: torch.device, precision: str) -> AbstractContextManager:
     """The context in which matrix products have the wanted precision."""
-    if precision == "auto":
-        able = device.type == "cuda" and torch.cuda.is_bf16_supported()
-        precision = "bfloat16" if able else "float32"
-    if precision == "float32":
+    if choose_precision(device, precision) == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
@@ -75,7 +81,8 @@ class Evaluation:
         self.done = 0
         self._memory = model.start(len(rows))
         self._score, self._means = task.score(), Means()
-        self._precision, self._limit = precision, limit
+        self._precision = choose_precision(model.positions.device, precision)
+        self._batch, self._seed, self._limit = batch, seed, limit
 
     @torch.no_grad()
     def advance(self) -> None:
@@ -92,6 +99,18 @@ class Evaluation:
         self._score.update(read, nll, predictions)
         self._means.add(**vars(step.stats))
         self.done += 1
+
+    def identity(self) -> dict[str, Any]:
+        """What tells it from other evaluations of the same task, JSON-able."""
+        return {
+            "split": self.split,
+            "batch": self._batch,
+            "blocks": self.total,
+            "seed": self._seed,
+            "precision": self._precision,
+            "limit": self._limit,
+            "weights": weights_digest(self.model),
+        }
 
     def result(self) -> dict[str, float]:
         """The task's metrics and the memory used, of all ranks."""
@@ -171,14 +190,12 @@ class Bookmark:
     """Keeps on the disk where a long evaluation stands.
 
     Args:
-        folder: its own.
-        about: what tells this evaluation from others, JSON-able.
+        folder: its own, for evaluations of one task.
         ranks: who evaluates.
     """
 
-    def __init__(self, folder: Path, about: dict[str, Any], ranks: Ranks = ALONE):
+    def __init__(self, folder: Path, ranks: Ranks = ALONE):
         self._folder = folder
-        self._about = about
         self._ranks = ranks
         self._saved = time.monotonic()
 
@@ -188,36 +205,51 @@ class Bookmark:
         if not self._ranks.gather(due)[0]:  # as the first rank's clock has it
             return
         state = evaluation.checkpoint()
-        shared = None if state.shared is None else Shard({}, self._identity(evaluation.model))
+        shared = None if state.shared is None else Shard({}, {IDENTITY: evaluation.identity()})
         checkpoints.save(Checkpoint(shared, state.own), self._folder, evaluation.done, self._ranks)
         self._saved = time.monotonic()
 
     def find(self, evaluation: Evaluation) -> bool:
         """Go on from where it stood, if that was the same evaluation of the same weights.
 
-        Anything else that lies there is of no use any more; nothing is lost but time.
+        Anything else that lies there is removed; nothing is lost but time. It would stand before
+        whatever this evaluation comes to keep.
         """
-        newest = checkpoints.latest(self._folder)
-        if newest is None:
+        saved = self._ranks.together(lambda: self._load(evaluation))
+        found = self._ranks.gather(saved is not None)
+        if saved is None or not all(found):  # one rank cannot go on without the others
+            self.remove()
             return False
-        try:
-            saved = checkpoints.load(newest, self._ranks)
-        except ValueError:
-            return False
-        assert saved.shared is not None
-        ours = self._identity(evaluation.model)
-        if any(saved.shared.values.get(name) != value for name, value in ours.items()):
-            return False
-        evaluation.restore(saved.own)
+        self._ranks.together(lambda: evaluation.restore(saved))
         return True
 
     def remove(self) -> None:
-        """The evaluation is over."""
-        if self._ranks.first:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        """What is kept there is of no use any more."""
+        self._ranks.together(self._remove)
 
-    def _identity(self, model: nn.Module) -> dict[str, Any]:
-        return {"about": self._about, "weights": weights_digest(model)}
+    def _load(self, evaluation: Evaluation) -> Shard | None:
+        """This rank's part of what was kept, if it is whole and of the same evaluation."""
+        newest = checkpoints.latest(self._folder)
+        if newest is None:
+            return None
+        try:
+            saved = checkpoints.load(newest, self._ranks)
+        except ValueError:
+            return None
+        assert saved.shared is not None
+        same = saved.shared.values.get(IDENTITY) == evaluation.identity()
+        return saved.own if same else None
+
+    def _remove(self) -> None:
+        if not self._ranks.first or not self._folder.exists():
+            return
+        try:
+            shutil.rmtree(self._folder)
+        except OSError as error:
+            raise OSError(
+                f"{self._folder}, where an evaluation stood, is of no use any more but cannot be "
+                f"removed ({error.strerror}): remove it."
+            ) from error
 
 
 def evaluate(

@@ -85,7 +85,8 @@ class Experiment:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of matrix products; auto takes bfloat16 on a GPU that has it."""
     compile: bool = True
-    """Compile the model if it runs on a GPU with fused attention; takes a minute at the start."""
+    """On a GPU, compile the layers if attention is fused (a minute at the start), and replay blocks
+    of the same shapes as CUDA graphs (not with layer_drop or shortlist)."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda, cuda:1 ..."""
     tracker: Literal["none", "wandb", "trackio"] = "none"

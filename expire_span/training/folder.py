@@ -4,6 +4,7 @@ experiment.json        every setting
 metrics.jsonl          metrics, one line each; TensorBoard's files lie beside it
 checkpoints/           the newest two
 evaluation/            where an evaluation stands that has been stopped
+wandb-id               under which Weights & Biases knows the run, if it does
 """
 
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from expire_span.model.transformer import Transformer
 from expire_span.training import checkpoint as checkpoints
-from expire_span.training.distributed import Ranks, choose_device
+from expire_span.training.distributed import Ranks, take_device
 from expire_span.training.evaluation import count_blocks
 from expire_span.training.experiment import Experiment
 from expire_span.training.log import tracker_library
@@ -56,7 +57,7 @@ def load_run(folder: Path, device: str = "auto") -> tuple[Experiment, Transforme
     saved = checkpoints.load_shared(newest)
     model = Transformer(experiment.model)
     model.load_state_dict(saved.part("model"))
-    return experiment, model.to(choose_device(device)).eval(), saved.values["step"]
+    return experiment, model.to(take_device(device)).eval(), saved.values["step"]
 
 
 def _check_evaluation(experiment: Experiment, ranks: Ranks) -> None:

@@ -10,6 +10,7 @@ Shapes: B rows, T steps, P parameters.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -54,8 +55,8 @@ class Evidence:
     """Rows of this rank."""
     nll: Tensor
     """Losses that count, [B, T]."""
-    stats: MemoryStats
-    """How much was remembered."""
+    layers: Tensor
+    """Whether what each layer was given is finite, bool [layers]; see `finite_layers`."""
     penalty: Tensor
     """Price of memory, a scalar."""
     norms: Tensor
@@ -63,12 +64,11 @@ class Evidence:
     names: Sequence[str]
     """Names of those parameters."""
 
-    def fault(self, model: nn.Module, memories: Sequence[Memory]) -> tuple[int, str] | None:
+    def fault(self, model: nn.Module) -> tuple[int, str] | None:
         """What is not finite here, with a number that is smaller the more it explains.
 
         Args:
             model: with the weights of this step.
-            memories: what this step left behind.
         """
         where = (
             f"rows {self.rows[0]} to {self.rows[-1]}, positions {self.position} to "
@@ -82,7 +82,7 @@ class Evidence:
             row, time = bad[0].tolist()
             return 1, (
                 f"the loss is {self.nll[row, time].item()} in row {self.rows[row]} at position "
-                f"{self.position + time}, {_origin(self.stats, memories)}"
+                f"{self.position + time}, {self._origin()}"
             )
         if not torch.isfinite(self.penalty):
             return 2, f"the penalty on memory is {self.penalty.item()} ({where})"
@@ -91,6 +91,31 @@ class Evidence:
         if gradients:
             return 3, f"the gradient of {_some(_from_the_loss(gradients))} is not finite ({where})"
         return None
+
+    def _origin(self) -> str:
+        """In which layer it began."""
+        sound = self.layers.tolist()
+        if all(sound):
+            return f"first seen behind layer {len(sound) - 1}, the last"
+        first = sound.index(False)
+        return f"first seen behind layer {first - 1}" if first else "first in the input of layer 0"
+
+
+def finite_layers(memories: Sequence[Memory], stats: MemoryStats) -> Tensor:
+    """Whether what each layer was given in a step is finite, bool [layers], for nobody to wait for.
+
+    Its memory is made of that, and spans are predicted from it. To be asked before the next step: a
+    replayed block writes the memory of the one before again.
+
+    Args:
+        memories: what the step left behind, of every part of the block.
+        stats: how much was remembered.
+    """
+    by_layer = zip(*(memory.layers for memory in memories), strict=True)
+    kept = [tensor for parts in by_layer for part in parts for tensor in part.tensors().values()]
+    numbers = [tensor for tensor in kept if tensor.is_floating_point()]
+    norms = torch.stack(cast(list[Tensor], torch._foreach_norm(numbers, dtype=torch.float32)))
+    return torch.isfinite(norms.view(len(stats.mean_span), -1).sum(dim=1) + stats.mean_span)
 
 
 class Guard:
@@ -107,37 +132,18 @@ class Guard:
         """A step has been made: `signals` are [not finite, asked to stop], the same everywhere."""
         self._open = (LateReading(signals), evidence)
 
-    def look(self, memories: Sequence[Memory]) -> None:
-        """Raise `NotFinite` if the last step that was noted was not sound.
-
-        Args:
-            memories: what that step left behind.
-        """
+    def look(self) -> None:
+        """Raise `NotFinite` if the last step that was noted was not sound."""
         if self._open is None:
             return
         (reading, evidence), self._open = self._open, None
         unsound, stop = reading.values()
         self.stop = self.stop or stop > 0
         if unsound:
-            found = self._ranks.gather(evidence.fault(self._model, memories))
+            found = self._ranks.gather(evidence.fault(self._model))
             named = [fault for fault in found if fault is not None]
             _, what = min(named, default=(0, "the norm of all gradients together is not finite"))
             raise NotFinite(f"Step {evidence.step} was stopped before its update: {what}.")
-
-
-def _origin(stats: MemoryStats, memories: Sequence[Memory]) -> str:
-    """In which layer it began.
-
-    Spans are predicted from what a layer was given, and so is its memory made. (Where no spans are
-    predicted and blocks are replayed, the memory is already that of the next block, and the layer
-    may be one too late.)
-    """
-    count = len(stats.mean_span)
-    for n in range(count):
-        memory = [t for each in memories for t in each.layers[n].tensors().values()]
-        if not all(torch.isfinite(t).all() for t in (stats.mean_span[n], *memory)):
-            return "first in the input of layer 0" if n == 0 else f"first seen behind layer {n - 1}"
-    return f"first seen behind layer {count - 1}, the last"
 
 
 def _from_the_loss(names: Sequence[str]) -> list[str]:

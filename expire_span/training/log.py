@@ -4,13 +4,14 @@ import importlib
 import json
 import math
 import os
+import uuid
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from torch.utils.tensorboard.writer import SummaryWriter
 
-HISTOGRAM = "span_histogram"
+HISTOGRAM, WANDB_ID = "span_histogram", "wandb-id"
 Metrics = dict[str, Any]
 """Numbers by name; under `HISTOGRAM`, the edges of its bins and the shares of each layer."""
 
@@ -93,12 +94,21 @@ class TensorBoard:
 
 
 class OnlineTracker:
-    """Weights & Biases, or trackio, which answers to the same calls."""
+    """Weights & Biases, or trackio, which answers to the same calls.
+
+    A run that goes on does so under what it had before: for trackio that is its name, for Weights &
+    Biases an id, which is kept in the run's folder.
+    """
 
     def __init__(self, name: str, folder: Path, settings: dict[str, Any]):
         self._library = tracker_library(name)
+        same = {"id": _kept_id(folder / WANDB_ID)} if name == "wandb" else {}
         self._library.init(
-            project="expire-span", name=folder.resolve().name, config=settings, resume="allow"
+            project="expire-span",
+            name=folder.resolve().name,
+            config=settings,
+            resume="allow",
+            **same,
         )
 
     def write(self, step: int, metrics: Metrics) -> None:
@@ -168,6 +178,13 @@ class MetricLog:
     def __exit__(self, *failure: object) -> None:
         for sink in self._sinks:
             sink.close()
+
+
+def _kept_id(path: Path) -> str:
+    """What the file says, a new id if there is none."""
+    if not path.exists():
+        path.write_text(uuid.uuid4().hex)
+    return path.read_text().strip()
 
 
 def _step_of(line: str) -> float:

@@ -121,7 +121,7 @@ class Run:
         """One update, and what is due after it."""
         experiment, coming = self.experiment, self.trainer.step + 1
         watched = self._due(max(experiment.log_every, SHARES_EVERY), coming)
-        self.trainer.update(watch_spans=watched, stop=self.interruption.wanted)
+        self.trainer.update(watch_spans=watched, stop=self._wants_to_stop())
         self.bar.update()
         if self.watch.due(coming):
             stats = self.trainer.stats()
@@ -129,13 +129,15 @@ class Run:
                 self.watch.look(coming, stats)
         if self._due(experiment.log_every):
             self._report()
-        self.saver.look()
         # Ranks are told one update later, all of them in the same one.
-        stop = self.interruption.wanted if self.ranks.alone else self.trainer.guard.stop
+        stop = self._wants_to_stop() if self.ranks.alone else self.trainer.guard.stop
         if self._due(experiment.save_every) or stop:
-            self._save()
+            self._save()  # which raises what became of the save before
         if stop:
             self._stop()
+
+    def _wants_to_stop(self) -> bool:
+        return self.interruption.wanted or self.saver.failed()
 
     def _report(self) -> None:
         step = self.trainer.step
@@ -161,15 +163,17 @@ class Run:
         found = self.ranks.gather(found)[0]
         if found is not None:
             return found
-        result = self._evaluate_now()
+        bookmark = Bookmark(self.folder / EVALUATION, self.ranks)
+        result = self._evaluate_now(bookmark)
         if self.log is not None:
             self.log.write(step, {f"{VALID}{name}": value for name, value in result.items()})
+            self.log.flush()
+        bookmark.remove()  # only now: until it is written, the result can be lost
         self.pace.restart(step)
         return result
 
-    def _evaluate_now(self) -> dict[str, float]:
-        experiment, step = self.experiment, self.trainer.step
-        settings = experiment.evaluation
+    def _evaluate_now(self, bookmark: Bookmark) -> dict[str, float]:
+        experiment, settings = self.experiment, self.experiment.evaluation
         evaluation = Evaluation(
             self.trainer.model,
             experiment.task,
@@ -180,12 +184,9 @@ class Run:
             precision=experiment.precision,
             ranks=self.ranks,
         )
-        about = {"step": step, "settings": to_record(settings)}
-        bookmark = Bookmark(self.folder / EVALUATION, about, self.ranks)
         bookmark.find(evaluation)
         result = evaluation.run(self.progress, bookmark, self.interruption)
         if result is None:
             self._save()
             self._stop()
-        bookmark.remove()
         return result

@@ -113,7 +113,7 @@ def span_histogram(spans: Sequence[Tensor], longest: int) -> Tensor:
 
 
 class Pace:
-    """Time and memory since the last look.
+    """Time and memory since the last look; without a GPU, the most memory so far.
 
     Args:
         tokens: tokens of one update, of all ranks together.
@@ -133,16 +133,19 @@ class Pace:
     def since_last(self, step: int) -> dict[str, float]:
         """Seconds per step, tokens per second and peak memory; then count from here."""
         seconds = (time.perf_counter() - self._time) / max(step - self._step, 1)
+        peak = peak_memory(self._device)
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
         self.restart(step)
         return {
             "seconds_per_step": seconds,
             "tokens_per_second": self._tokens / seconds,
-            "peak_memory_gb": peak_memory(self._device) / 1e9,
+            "peak_memory_gb": peak / 1e9,
         }
 
 
 def peak_memory(device: torch.device) -> float:
-    """Most bytes that this process has held: on a GPU what PyTorch had there, else in all."""
+    """Most bytes held: on a GPU by PyTorch since its last reset, else ever by this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024

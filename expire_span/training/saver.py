@@ -31,10 +31,10 @@ class Saver:
             checkpoints.save, copy, self.folder, step, self._ranks
         )
 
-    def look(self) -> None:
-        """Raise OSError if the last save has failed; waits for nothing."""
-        if not self.busy():
-            self.wait()
+    def failed(self) -> bool:
+        """Whether the last save has failed, as the next word will say; waits for nothing."""
+        under_way = self._under_way
+        return under_way is not None and under_way.done() and under_way.exception() is not None
 
     def busy(self) -> bool:
         """Whether something is still being written."""

@@ -37,6 +37,11 @@ class SourceFiles:
 
     def compare(self, saved: Sequence[str]) -> None:
         """Raise ValueError if the files are not those whose sums were saved."""
+        if len(self._sums) != len(saved):
+            raise ValueError(
+                f"The task reads {len(self._sums)} files, but {len(saved)} when the checkpoint was "
+                "saved: give it the same files with task.path, or start anew."
+            )
         for (path, ours), theirs in zip(self._sums.items(), saved, strict=True):
             if ours != theirs:
                 raise ValueError(

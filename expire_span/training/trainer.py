@@ -15,10 +15,10 @@ from expire_span.model.transformer import MemoryStats, Step, Transformer
 from expire_span.tasks import Batch
 from expire_span.training.checkpoint import Checkpoint, Shard, join
 from expire_span.training.control import PenaltyControl
-from expire_span.training.distributed import ALONE, Ranks, add_up_gradients, choose_device
+from expire_span.training.distributed import ALONE, Ranks, add_up_gradients, take_device
 from expire_span.training.evaluation import autocast
 from expire_span.training.experiment import Experiment
-from expire_span.training.guard import Evidence, Guard, NotFinite
+from expire_span.training.guard import Evidence, Guard, NotFinite, finite_layers
 from expire_span.training.log import HISTOGRAM, Metrics
 from expire_span.training.metrics import (
     Means,
@@ -44,6 +44,8 @@ from expire_span.training.spans import task_share
 # Settings that say how a run is watched and where things are, not what its next update is. (How
 # often it is logged is not one: the penalty may wait for a logged metric.)
 FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation.", "tracker", "task.path")
+LAYERS = 1
+"""Tells the draws that leave out layers from those that shape memory."""
 WATCHED_ROWS = 8
 """Rows that tell apart what pulls at spans."""
 
@@ -59,7 +61,7 @@ class Trainer:
     def __init__(self, experiment: Experiment, ranks: Ranks = ALONE):
         self.experiment = experiment
         self.ranks = ranks
-        self.device = choose_device(experiment.device)
+        self.device = take_device(experiment.device)
         self.rows = ranks.rows(experiment.batch)
         self._part = _divide(len(self.rows), experiment.accumulate)
         torch.manual_seed(experiment.seed)  # the same initial weights everywhere
@@ -106,7 +108,6 @@ class Trainer:
         passes = self.learn(batch, scored)
         nll = torch.cat([each.nll for each in passes])
         self._apply(passes, nll, position, stop)
-        self.memories = tuple(each.memory() for each in passes)
         self.step += 1
         self._note(batch, passes, nll)
 
@@ -119,8 +120,9 @@ class Trainer:
         """
         # A penalty is a mean over rows, and every part of every rank has equally many.
         weight = self._penalty_weight() / (len(self.memories) * self.ranks.count)
+        limit = self._limit()
         parts = [
-            Work(part, memory, scored, weight, self._limit())
+            Work(part, memory, scored, weight, limit)
             for part, memory in zip(batch.split(self._part), self.memories, strict=True)
         ]
         if len(parts) == 1:
@@ -134,7 +136,7 @@ class Trainer:
 
     def report(self) -> Metrics:
         """Metrics since the last report, of all ranks; then begin to count anew."""
-        self.guard.look(self.memories)
+        self.guard.look()
         means = self.means.take(self.ranks)
         scored = self.score.result(self.ranks.add_up_values)
         self.score.restart()
@@ -153,7 +155,7 @@ class Trainer:
 
     def checkpoint(self) -> Checkpoint:
         """All of the run's state; raises `NotFinite` rather than saving what is broken."""
-        self.guard.look(self.memories)
+        self.guard.look()
         return Checkpoint(self._shared() if self.ranks.first else None, self._own())
 
     def restore(self, saved: Checkpoint) -> None:
@@ -190,8 +192,7 @@ class Trainer:
 
     def _forward(self, batch: Batch, memory: Memory, limit: Tensor | None) -> tuple[Step, Tensor]:
         """The model's step, and the losses [B, T], zero where nothing is scored."""
-        draws = self.memory_draws()
-        self.model.draw_limit(draws)  # which is `limit`; what is left is for LayerDrop
+        draws = self.layer_draws()
         with autocast(self.device, self.experiment.precision):
             step = self.model(
                 batch.inputs, memory, batch.starts, limit, generator=draws, attached=False
@@ -215,7 +216,7 @@ class Trainer:
             self.means.add(task_share_of_span_gradient=share)
 
     def _apply(self, passes: list[Pass], nll: Tensor, position: int, stop: bool) -> None:
-        """Add up the gradients of all ranks and update the weights, if all is finite.
+        """Add up the gradients of all ranks and update the weights, if all is finite; remember.
 
         Args:
             passes: the parts of the block.
@@ -223,7 +224,7 @@ class Trainer:
             position: where in the stream the block began.
             stop: whether this rank has been asked to stop.
         """
-        self.guard.look(self.memories)  # at the step before, which left these
+        self.guard.look()  # at the step before
         config = self.experiment.optimizer
         named = [(name, p) for name, p in self._parameters if p.grad is not None]
         loss = torch.stack([each.loss for each in passes]).sum()
@@ -241,12 +242,13 @@ class Trainer:
 
         self.control.observe(self.step, live)
         self.means.add(loss=loss, gradient_norm=norm)
+        self.memories = tuple(each.memory() for each in passes)  # all else is under way
         evidence = Evidence(
             step=self.step + 1,
             position=position,
             rows=self.rows,
             nll=nll,
-            stats=combine([each.stats for each in passes]),
+            layers=finite_layers(self.memories, combine([each.stats for each in passes])),
             penalty=torch.stack([each.penalty for each in passes]).sum(),
             norms=norms,
             names=[name for name, _ in named],
@@ -285,6 +287,10 @@ class Trainer:
     def memory_draws(self) -> torch.Generator:
         """The chance that shapes memory in this update, the same for all parts and ranks."""
         return torch.Generator().manual_seed(_mixed(self.experiment.seed, self.step))
+
+    def layer_draws(self) -> torch.Generator:
+        """The chance that leaves out layers in this update, the same for all parts and ranks."""
+        return torch.Generator().manual_seed(_mixed(self.experiment.seed, self.step, LAYERS))
 
     def _shared(self) -> Shard:
         parts = {
@@ -371,6 +377,6 @@ def _divide(rows: int, parts: int) -> int:
     return rows // parts
 
 
-def _mixed(seed: int, number: int) -> int:
-    """A seed of its own for each number."""
-    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0])
+def _mixed(seed: int, *numbers: int) -> int:
+    """A seed of its own for each number, or list of them."""
+    return int(np.random.SeedSequence([seed, *numbers]).generate_state(1, np.uint64)[0])

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
-from expire_span.training.distributed import Ranks, choose_device, join_ranks
+from expire_span.training.distributed import Ranks, choose_device, join_ranks, take_device
 from expire_span.training.experiment import EvaluationConfig, Experiment
 from expire_span.training.folder import open_run
 from expire_span.training.guard import NotFinite
@@ -109,7 +110,8 @@ def check_draws(rank: int, port: int, folder: Path) -> None:
     with join_ranks("cpu") as ranks:
         trainer = Trainer(small_experiment(), ranks)
         trainer.update()
-        draws = torch.rand(4, generator=trainer.memory_draws()).tolist()
+        sources = (trainer.memory_draws(), trainer.layer_draws())
+        draws = [torch.rand(4, generator=source).tolist() for source in sources]
         weights = trainer.model.positions.flatten().tolist()
         found = ranks.gather((draws, torch.rand(4).tolist(), weights, list(trainer.rows)))
         if ranks.first:
@@ -123,6 +125,7 @@ def test_ranks_share_what_shapes_memory_but_not_dropout(tmp_path):
         process.join()
     (draws, dropout, weights, rows), other = json.loads((tmp_path / "found.json").read_text())
     assert draws == other[0]
+    assert draws[0] != draws[1]
     assert dropout != other[1]
     assert weights == other[2]
     assert [rows, other[3]] == [[0, 1], [2, 3]]
@@ -208,12 +211,56 @@ def test_torchrun_trains_resumes_and_evaluates(tmp_path):
     assert "batch is 3 rows, which 2 ranks cannot share evenly" in done.stderr
 
 
-def test_a_sentence_of_one_rank_is_heard_by_all():
-    def fail() -> None:
-        raise ValueError("There is no file x.")
+def fail_together(rank: int, port: int, folder: Path) -> None:
+    """Only rank 1 fails, in several ways, one after another."""
+    become_rank(rank, 2, port)
+    told = []
+    with join_ranks("cpu") as ranks:
+        for kind in FAILURES:
 
-    with pytest.raises(ValueError, match=r"^There is no file x\.$"):
-        Ranks().together(fail)
+            def action(kind: type[Exception] = kind) -> int:
+                if rank == 1:
+                    raise kind("There is no file x.")
+                return rank
+
+            try:
+                ranks.together(action)
+            except Exception as error:
+                told.append(f"{type(error).__name__}: {error}")
+        told.append(str(ranks.together(lambda: rank)))
+    (folder / f"{rank}.json").write_text(json.dumps(told))
+
+
+FAILURES = (ValueError, OSError, NotFinite, SafetensorError, RuntimeError)
+
+
+def test_a_sentence_of_one_rank_is_heard_by_all(tmp_path):
+    port = free_port()
+    for process in [start(fail_together, n, port, tmp_path) for n in range(2)]:
+        process.join(timeout=60)
+    told = [json.loads((tmp_path / f"{n}.json").read_text()) for n in range(2)]
+    assert told[0] == ["ValueError: Rank 1: There is no file x."] * len(FAILURES) + ["0"]
+    assert told[1] == [f"{kind.__name__}: There is no file x." for kind in FAILURES] + ["1"]
+
+
+def test_what_fails_alone_fails_as_it_is():
+    with pytest.raises(ZeroDivisionError):
+        Ranks().together(lambda: 1 // 0)
+
+
+def test_a_process_alone_makes_the_gpu_it_was_given_the_current_one(monkeypatch):
+    current = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    with join_ranks("cuda:1") as ranks:
+        assert ranks.alone
+        assert current == [torch.device("cuda:1")]
+    for name in ("auto", "cuda", "cpu"):  # whichever is current
+        take_device(name)
+    assert len(current) == 1
+    with pytest.raises(ValueError, match=r"^There is no cuda:2 here: .* cuda:0 to cuda:1\.$"):
+        take_device("cuda:2")
 
 
 def test_each_rank_of_a_machine_takes_its_own_gpu(monkeypatch):

@@ -17,14 +17,19 @@ import torch
 
 from expire_span import FixedSpan
 from expire_span.cli import main
+from expire_span.model.transformer import Transformer
+from expire_span.tasks import Batch
 from expire_span.training import checkpoint as checkpoints
-from expire_span.training.evaluation import Evaluation
+from expire_span.training.distributed import ALONE, Ranks, join_ranks
+from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import EvaluationConfig, Experiment
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
+from expire_span.training.log import JsonLines
 from expire_span.training.loop import train
+from expire_span.training.replay import Pass
 from expire_span.training.trainer import Trainer
-from killing import start
+from killing import become_rank, free_port, start
 from small_runs import last_of, same_checkpoints, small_experiment, tasks
 
 FAULTY = 7  # the update that goes wrong; the last checkpoint before it is of step 4
@@ -130,6 +135,56 @@ def test_what_is_not_finite_stops_the_run_before_the_update(
     assert same_checkpoints(last_of(tmp_path / "whole"), last_of(tmp_path / "stopped"))
 
 
+ORIGINS = [
+    (break_loss, torch.nan, "first seen behind layer 1, the last"),
+    (break_layer, 0.0, "first seen behind layer 0"),
+]
+
+
+@pytest.mark.parametrize(("fault", "written", "origin"), ORIGINS)
+def test_the_layer_is_right_although_its_memory_is_written_again(fault, written, origin, tmp_path):
+    """As a replayed block does with the memory of the one before."""
+    trainer = Trainer(calm(task=tasks(tmp_path)["text"], memory=FixedSpan(12)))
+    learn = trainer.learn
+
+    def writing(batch: Batch, scored: torch.Tensor) -> list[Pass]:
+        before = trainer.memories
+        passes = learn(batch, scored)
+        for memory in before:
+            for layer in memory.layers:
+                layer.states.fill_(written)
+        return passes
+
+    trainer.learn = writing  # type: ignore[method-assign]
+    while trainer.step < FAULTY - 1:
+        trainer.update()
+    fault(trainer)
+    trainer.update()
+    with pytest.raises(NotFinite, match=rf"^Step {FAULTY} was stopped .*, {origin}\.$"):
+        trainer.update()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore")  # what the compiler says of itself
+def test_the_layer_is_right_where_blocks_are_replayed(tmp_path):
+    text = tasks(tmp_path)["text"]
+    experiment = calm(task=text, memory=FixedSpan(12), precision="bfloat16", device="cuda")
+    wide = replace(experiment.model, layers=3, width=32, attention="fused")
+    trainer = Trainer(replace(experiment, model=wide))
+    for _ in range(12):
+        trainer.update()
+    assert trainer.replay is not None
+    # Finite, but too much for the product with it; only the third layer is given what comes of it.
+    outer = trainer.model.stack()[1].feedforward_norm
+    with torch.no_grad():
+        outer.weight.fill_(3e38)
+        outer.bias.fill_(3e38)
+    trainer.update()
+    with pytest.raises(NotFinite, match=r"^Step 13 was stopped .*, first seen behind layer 1\.$"):
+        trainer.update()
+
+
 def test_a_fault_in_the_last_update_is_not_missed(tmp_path, monkeypatch):
     before_update(monkeypatch, break_gradient)
     with pytest.raises(NotFinite, match=f"Step {FAULTY} was stopped"):
@@ -146,19 +201,22 @@ def test_weights_that_nobody_used_are_not_saved_broken():
         trainer.checkpoint()
 
 
-def no_room(folder: Path, experiment: Experiment, answer: Path) -> None:
-    """Train where no file may grow beyond a few kilobytes, once there is a checkpoint."""
+def no_room(
+    folder: Path, experiment: Experiment, answer: Path, ranks: Ranks = ALONE, full: int = 0
+) -> None:
+    """Train where no file of one rank may grow large, once there is a checkpoint."""
     update = Trainer.update
 
     def filling(trainer: Trainer, **settings: bool) -> None:
-        if trainer.step == 6:
+        if trainer.step == 6 and ranks.rank == full:
             # Only the checkpoint is that large; like a full disk, this is an error of `write`.
-            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+            room = 20_000 if ranks.first else 4_000  # weights are with the first
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         update(trainer, **settings)
 
     Trainer.update = filling  # type: ignore[method-assign]
     try:
-        train(experiment, folder, progress=False)
+        train(experiment, folder, progress=False, ranks=ranks)
     except OSError as error:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         answer.write_text(str(error))
@@ -174,6 +232,29 @@ def test_a_full_disk_ends_in_one_sentence_and_the_old_checkpoint_is_good(tmp_pat
     assert os.listdir(tmp_path / "run" / "checkpoints") == ["step-000000004"]
     whole = train(experiment, tmp_path / "whole", progress=False)
     assert train(experiment, tmp_path / "run", resume=True, progress=False) == whole
+
+
+def no_room_for_one(rank: int, port: int, full: int, experiment: Experiment, folder: Path) -> None:
+    become_rank(rank, 2, port)
+    with join_ranks("cpu") as ranks:
+        no_room(folder / "run", experiment, folder / f"answer {rank}", ranks, full)
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_a_full_disk_of_one_rank_ends_both_in_one_sentence(full, tmp_path):
+    experiment, port = calm(steps=40), free_port()
+    processes = [start(no_room_for_one, n, port, full, experiment, tmp_path) for n in range(2)]
+    for process in processes:
+        process.join(timeout=60)
+    for rank in range(2):
+        message = (tmp_path / f"answer {rank}").read_text()
+        of_another = "" if rank == full else f"Rank {full}: "
+        start_of_it = f"The checkpoint of step 8 could not be written: {of_another}"
+        assert re.match(rf"{start_of_it}[^.]*File too large[^.]*\. The checkpoint ", message), (
+            message
+        )
+        assert message.endswith("step-000000004 is still good: go on from it with --resume.")
+    assert os.listdir(tmp_path / "run" / "checkpoints") == ["step-000000004"]
 
 
 def test_metrics_that_cannot_be_written_end_in_one_sentence(tmp_path, monkeypatch):
@@ -336,3 +417,124 @@ def test_a_bookmark_of_other_weights_is_of_no_use(tmp_path, monkeypatch, capsys)
     shutil.rmtree(tmp_path / "other")
     shutil.copytree(tmp_path / "run" / "evaluation", tmp_path / "other" / "evaluation")
     assert train(other, tmp_path / "other", progress=False) == whole
+
+
+def an_evaluation(ranks: Ranks = ALONE, **changes: object) -> Evaluation:
+    """Of the same weights each time."""
+    experiment = calm()
+    torch.manual_seed(0)
+    settings = {"split": "valid", "batch": 2, "blocks": 9, "precision": "float32", **changes}
+    return Evaluation(Transformer(experiment.model), experiment.task, ranks=ranks, **settings)
+
+
+def stand_at(block: int, bookmark: Bookmark, ranks: Ranks = ALONE, **changes: object) -> None:
+    """Leave the bookmark of an evaluation that has been stopped."""
+    evaluation = an_evaluation(ranks, **changes)
+    for _ in range(block):
+        evaluation.advance()
+    bookmark.keep(evaluation, now=True)
+
+
+OTHERS = [
+    {"split": "test"},
+    {"batch": 4},
+    {"blocks": 5},
+    {"seed": 1},
+    {"precision": "bfloat16"},
+    {"limit": 3},
+]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda other: next(iter(other)))
+def test_a_bookmark_of_another_evaluation_is_removed_and_hides_nothing(other, tmp_path):
+    bookmark = Bookmark(tmp_path / "evaluation")
+    stand_at(4, bookmark, **other)
+    assert not bookmark.find(an_evaluation())
+    assert not (tmp_path / "evaluation").exists()
+    stand_at(2, bookmark)
+    resumed = an_evaluation()
+    assert bookmark.find(resumed)
+    assert resumed.done == 2
+
+
+def test_a_damaged_bookmark_is_removed_and_hides_nothing(tmp_path):
+    bookmark = Bookmark(tmp_path)
+    stand_at(4, bookmark)
+    (tmp_path / "step-000000004" / "rank-00000.json").write_text("{}")
+    assert not bookmark.find(an_evaluation())
+    assert not tmp_path.exists()
+
+
+def find_as_rank(rank: int, port: int, folder: Path) -> None:
+    """Rank 1 finds its part of the bookmark damaged."""
+    become_rank(rank, 2, port)
+    with join_ranks("cpu") as ranks:
+        bookmark = Bookmark(folder / "evaluation", ranks)
+        stand_at(4, bookmark, ranks)
+        whole, broken = an_evaluation(ranks), an_evaluation(ranks)
+        found = [bookmark.find(whole)]
+        if rank == 1:
+            (folder / "evaluation" / "step-000000004" / "rank-00001.json").write_text("{}")
+        found.append(bookmark.find(broken))
+        there = (folder / "evaluation").exists()
+    answer = [*found, whole.done, broken.done, there]
+    (folder / f"{rank}.json").write_text(json.dumps(answer))
+
+
+def test_ranks_go_on_with_an_evaluation_only_if_all_can(tmp_path):
+    port = free_port()
+    for process in [start(find_as_rank, n, port, tmp_path) for n in range(2)]:
+        process.join(timeout=60)
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found == [True, False, 4, 0, False]
+
+
+def test_a_result_is_on_the_disk_before_its_bookmark_goes(tmp_path, monkeypatch):
+    order = []
+    remove, flush = Bookmark.remove, JsonLines.flush
+
+    def removing(bookmark: Bookmark) -> None:
+        order.append("remove")
+        remove(bookmark)
+
+    def flushing(lines: JsonLines) -> None:
+        judged = "valid/" in (tmp_path / "metrics.jsonl").read_text()
+        order.append("flush with the result" if judged else "flush")
+        flush(lines)
+
+    monkeypatch.setattr(Bookmark, "remove", removing)
+    monkeypatch.setattr(JsonLines, "flush", flushing)
+    train(calm(save_every=100), tmp_path, progress=False)
+    assert order[-2:] == ["flush with the result", "remove"]
+
+
+def test_the_evaluate_command_goes_on_only_with_the_very_same(tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+    train(calm(), run, progress=False)
+    command = ["evaluate", str(run), "--device", "cpu"]
+    expected = []
+    for options in (["--blocks", "3"], ["--blocks", "9", "--batch", "4"]):
+        main([*command, *options])
+        expected.append(json.loads(capsys.readouterr().out))
+        interrupt_evaluation(monkeypatch, 5)
+        with pytest.raises(SystemExit):
+            main([*command, "--blocks", "9"])
+        monkeypatch.undo()
+        capsys.readouterr()
+        main([*command, *options, "--resume"])
+        assert json.loads(capsys.readouterr().out) == expected[-1]
+
+
+def test_an_evaluation_begun_anew_forgets_the_one_before(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    train(calm(), run, progress=False)
+    command = ["evaluate", str(run), "--device", "cpu", "--blocks", "9"]
+    for block in (6, 2):
+        interrupt_evaluation(monkeypatch, block)
+        with pytest.raises(SystemExit):
+            main(command)
+        monkeypatch.undo()
+    read = interrupt_evaluation(monkeypatch, -1)
+    main([*command, "--resume"])
+    assert read == list(range(3, 9))

@@ -42,6 +42,26 @@ def test_one_update_is_adam_on_loss_plus_penalty():
         torch.testing.assert_close(ours, theirs)
 
 
+def test_what_shapes_memory_is_drawn_once_an_update_for_all_parts():
+    trainer = Trainer(small_experiment(accumulate=2, steps=12))
+    drawn, used = [], []
+    draw, forward = trainer.model.draw_limit, trainer.model.forward
+
+    def drawing(generator: torch.Generator | None) -> int | None:
+        drawn.append(draw(generator))
+        return drawn[-1]
+
+    def reading(inputs, memory, starts, limit, **settings):
+        used.append(limit.item())
+        return forward(inputs, memory, starts, limit, **settings)
+
+    trainer.model.draw_limit, trainer.model.forward = drawing, reading  # type: ignore[method-assign]
+    for _ in range(4):
+        trainer.update()
+    assert len(set(drawn)) == 4
+    assert used == [limit for limit in drawn for _ in range(2)]
+
+
 def test_memory_is_carried_from_block_to_block_without_its_history():
     trainer = Trainer(small_experiment())
     for n in range(1, 4):

@@ -16,6 +16,7 @@ from expire_span.training.log import MetricLog
 from expire_span.training.loop import train
 from expire_span.training.metrics import (
     Means,
+    Pace,
     combine,
     memory_metrics,
     peak_memory,
@@ -145,6 +146,18 @@ def test_the_bar_shows_what_matters():
     assert peak_memory(CPU) > 1e7
 
 
+def test_the_peak_on_a_gpu_is_that_of_the_interval(monkeypatch):
+    held = {"peak": 0.0, "now": 1e9}
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: held["peak"])
+    monkeypatch.setattr(
+        torch.cuda, "reset_peak_memory_stats", lambda _: held.update(peak=held["now"])
+    )
+    pace = Pace(8, torch.device("cuda"), 0)
+    held["peak"] = 3e9
+    assert pace.since_last(1)["peak_memory_gb"] == 3
+    assert pace.since_last(2)["peak_memory_gb"] == 1
+
+
 def test_tensorboard_gets_scalars_and_a_histogram_of_each_layer(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     train(small_experiment(), tmp_path, progress=False)
@@ -186,6 +199,23 @@ def test_a_tracker_is_told_if_asked_for(name, tmp_path, monkeypatch):
     assert tracker.told[-1] == ("finish",)
     train(small_experiment(), tmp_path / "quiet", progress=False)
     assert len([told for told in tracker.told if told[0] == "init"]) == 1
+
+
+def test_a_resumed_run_keeps_its_id_and_another_has_its_own(tmp_path, monkeypatch):
+    tracker = FakeTracker()
+    monkeypatch.setitem(sys.modules, "wandb", tracker)
+    for folder, step in (("mine", 0), ("mine", 5), ("other", 0)):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        with MetricLog(tmp_path / folder, step, "wandb"):
+            pass
+    settings = [told[1] for told in tracker.told if told[0] == "init"]
+    assert all(one["resume"] == "allow" for one in settings)
+    first, again, other = (one["id"] for one in settings)
+    assert first == again != other
+    monkeypatch.setitem(sys.modules, "trackio", tracker)
+    with MetricLog(tmp_path / "mine", 5, "trackio"):
+        pass
+    assert "id" not in tracker.told[-2][1]  # it knows runs by their names
 
 
 def test_a_tracker_that_is_not_installed_is_said_in_one_sentence(tmp_path, monkeypatch):

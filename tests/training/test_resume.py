@@ -14,6 +14,7 @@ from expire_span.training import checkpoint as checkpoints
 from expire_span.training.experiment import Experiment
 from expire_span.training.loop import train
 from expire_span.training.schedule import PenaltySchedule
+from expire_span.training.sources import SourceFiles
 from expire_span.training.trainer import Trainer
 from killing import metrics_of
 from small_runs import MEMORIES, STREAMS, last_of, same_checkpoints, small_experiment, tasks
@@ -184,6 +185,16 @@ def test_a_text_that_has_moved_is_still_the_same_text(tmp_path):
     Path(moved).write_bytes(b"another text altogether " * 200)
     with pytest.raises(ValueError, match="has changed since the checkpoint was saved"):
         train(again, tmp_path / "run", resume=True, progress=False)
+
+
+def test_another_number_of_files_is_not_the_same_text(tmp_path):
+    paths = [tmp_path / name for name in ("one", "two")]
+    for path in paths:
+        path.write_text("text")
+    saved = SourceFiles(paths).sums()
+    SourceFiles(paths).compare(saved)
+    with pytest.raises(ValueError, match=r"^The task reads 1 files, but 2 when .* start anew\.$"):
+        SourceFiles(paths[:1]).compare(saved)
 
 
 def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(tmp_path):
