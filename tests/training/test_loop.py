@@ -261,6 +261,7 @@ def test_what_cannot_be_evaluated_is_found_out_at_the_start(tmp_path):
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # what the compiler trips over in its own code
 def test_span_gradients_can_be_watched_in_a_compiled_model():
     torch.compiler.reset()
