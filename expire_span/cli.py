@@ -1,4 +1,4 @@
-"""The command line: demo, train, evaluate, list."""
+"""The command line: demo, train, evaluate, list, reproduce."""
 
 import inspect
 import json
@@ -13,6 +13,7 @@ import tyro
 
 from expire_span.demo import demo
 from expire_span.experiments import EXPERIMENTS
+from expire_span.reproduce import reproduce
 from expire_span.tasks import Split
 from expire_span.training.distributed import join_ranks, restarted
 from expire_span.training.evaluation import Bookmark, Evaluation
@@ -33,6 +34,8 @@ DESCRIPTION = """Transformers that learn what to forget.
                                          the same with another memory policy: expire-span,
                                          fixed-span, adaptive-span or compressive
     expire-span evaluate runs/mine --split test
+    expire-span reproduce colliding --scale single
+                                         a table of the paper, with its numbers beside ours
     torchrun --nproc-per-node 8 -m expire_span train text ...
                                          the same on several GPUs
 """
@@ -174,6 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "train": train,
                 "evaluate": evaluate,
                 "list": list_experiments,
+                "reproduce": reproduce,
             }
             _run(commands, arguments, "expire-span", DESCRIPTION)
     except BrokenPipeError:  # whoever read our output has seen enough

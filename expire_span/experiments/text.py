@@ -1,8 +1,10 @@
-"""Text: predict the next byte of any file."""
+"""Text: predict the next byte of any file, or the next token of documents."""
+
+from dataclasses import replace
 
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import ExpireSpan
-from expire_span.tasks import Text
+from expire_span.tasks import Documents, Text
 from expire_span.training.experiment import EvaluationConfig, Experiment, OptimizerConfig
 from expire_span.training.schedule import RateSchedule
 
@@ -28,3 +30,12 @@ def text() -> Experiment:
         batch=64,
         steps=20_000,
     )
+
+
+def documents() -> Experiment:
+    """The same model over documents in `--task.path FILE.jsonl`, memory beginning anew with each.
+
+    Bytes are the tokens, or those of `--task.tokenizer tokenizer.json`, with as many in
+    `--task.vocabulary` and `--model.vocab`. No number of the paper belongs to it.
+    """
+    return replace(text(), task=Documents(path="documents.jsonl"))

@@ -30,12 +30,16 @@ class TransformerConfig:
     """Whether layer norm follows each sublayer's sum or precedes the sublayer."""
     dropout: float = 0.0
     """Dropout on attention weights and on the feed-forward's hidden layer."""
+    edge_dropout: float = 0.0
+    """Dropout on what comes in from the embedding and on what the last layer gives."""
     layer_drop: float = 0.0
     """Probability that a training step skips a layer (its memory is still written)."""
     start: Literal["empty", "zeros"] = "empty"
     """What a row remembers at first: nothing, or zero states, as the original release has it."""
     init: Literal["torch", "glorot"] = "torch"
     """Linear layers as PyTorch draws them, or Glorot uniform for all matrices."""
+    shortlist: int | None = None
+    """Most frequent tokens in an adaptive input and softmax; None: all tokens are alike."""
     attention: str = AUTOMATIC
     """Which implementation of span attention computes it: auto, reference, fused or stock."""
 
@@ -52,7 +56,9 @@ class TransformerConfig:
             raise ValueError(
                 f"heads must divide width, but {self.heads} does not divide {self.width}."
             )
-        for name in ("dropout", "layer_drop"):
+        if self.shortlist is not None:
+            positive(shortlist=self.shortlist)
+        for name in ("dropout", "edge_dropout", "layer_drop"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(
                     f"{name} is a probability from 0 to below 1, but is {getattr(self, name)}."

@@ -27,6 +27,21 @@ class SequenceHead(nn.Module, ABC):
         """The likeliest token of each state, [B, T]."""
 
 
+def check_tokens(tokens: Tensor, vocab: int) -> None:
+    """Refuse what are no ids of tokens.
+
+    They are checked where that is free, on a CPU; on a GPU it would stop the stream of work.
+    """
+    if tokens.is_floating_point():
+        raise ValueError(f"Token ids must be whole numbers, but are {tokens.dtype}.")
+    if tokens.device.type == "cpu" and tokens.numel():
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= vocab:
+            raise ValueError(
+                f"Token ids must lie between 0 and {vocab - 1}, but range from {low} to {high}."
+            )
+
+
 class TokenInput(nn.Module):
     """A learned vector for each token."""
 
@@ -35,19 +50,8 @@ class TokenInput(nn.Module):
         self.embedding = nn.Embedding(vocab, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """int64 [B, T] -> [B, T, D]
-
-        Ids are checked where that is free, on a CPU; on a GPU it would stop the stream of work.
-        """
-        if tokens.is_floating_point():
-            raise ValueError(f"Token ids must be whole numbers, but are {tokens.dtype}.")
-        vocab = self.embedding.num_embeddings
-        if tokens.device.type == "cpu" and tokens.numel():
-            low, high = int(tokens.min()), int(tokens.max())
-            if low < 0 or high >= vocab:
-                raise ValueError(
-                    f"Token ids must lie between 0 and {vocab - 1}, but range from {low} to {high}."
-                )
+        """int64 [B, T] -> [B, T, D]"""
+        check_tokens(tokens, self.embedding.num_embeddings)
         return self.embedding(tokens)
 
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from expire_span.model.adaptive_softmax import AdaptiveHead, AdaptiveInput
 from expire_span.model.config import TransformerConfig
 from expire_span.model.layer import Layer, LayerStep
 from expire_span.model.memory import Deadlines, Memory, Settling, Window
@@ -83,7 +85,7 @@ class Transformer(nn.Module):
         config: sizes and memory policy.
         inputs: maps what the task gives to states [B, T, D]; a token embedding by default.
         head: makes predictions from final states [B, T, D]; a linear layer by default. Training on
-            token streams needs a `SequenceHead`.
+            token streams needs a `SequenceHead`. With `config.shortlist`, both are adaptive.
     """
 
     def __init__(
@@ -94,6 +96,9 @@ class Transformer(nn.Module):
     ):
         super().__init__()
         self.config = config
+        if config.shortlist is not None and inputs is None and head is None:
+            inputs = AdaptiveInput(config.vocab, config.width, config.shortlist)
+            head = AdaptiveHead(inputs)
         self.inputs = TokenInput(config.vocab, config.width) if inputs is None else inputs
         self.head = TokenHead(config.width, config.vocab) if head is None else head
         rows = config.memory.position_rows(config.block)
@@ -170,7 +175,7 @@ class Transformer(nn.Module):
             starts=starts,
             limit=self._limit(limit, generator),
         )
-        states = self.inputs(tokens)
+        states = self._at_edge(self.inputs(tokens))
         steps: list[LayerStep] = []
         dropped = self._dropped(generator)
         impl = self._implementation()
@@ -181,7 +186,7 @@ class Transformer(nn.Module):
         # A graph that is being captured has nothing to send yet: whoever replays it does that.
         capturing = states.is_cuda and torch.cuda.is_current_stream_capturing()
         return Step(
-            hidden=self.final_norm(states),
+            hidden=self._at_edge(self.final_norm(states)),
             penalty=torch.stack([step.penalty for step in steps]).sum(),
             stats=MemoryStats(*torch.stack([step.stats for step in steps], dim=1).unbind()),
             deadlines=tuple(step.deadlines for step in steps),
@@ -210,8 +215,13 @@ class Transformer(nn.Module):
         return self.head
 
     def rolls_dice(self) -> bool:
-        """Whether what a training step computes depends on draws that are made on the host."""
-        return self.config.layer_drop > 0 or self.config.memory.draws_limits()
+        """Whether what a training step computes depends on numbers that only the host has.
+
+        These are draws that are made there, and how many tokens of an adaptive vocabulary are in
+        each band, which it asks for.
+        """
+        adaptive = self.config.shortlist is not None
+        return adaptive or self.config.layer_drop > 0 or self.config.memory.draws_limits()
 
     def compile_layers(self) -> None:
         """Compile the layers, each as one graph; all of them share a few, however memory grows.
@@ -228,6 +238,10 @@ class Transformer(nn.Module):
         """Bring learned spans back into their range; call it after each optimiser update."""
         for layer in self.stack():
             layer.keeper.clamp_parameters()
+
+    def _at_edge(self, states: Tensor) -> Tensor:
+        """Dropout before the first layer and after the last."""
+        return F.dropout(states, self.config.edge_dropout, self.training)
 
     def _limit(self, limit: int | None, generator: torch.Generator | None) -> int | None:
         drawn = self.config.memory.draw_limit(generator) if self.training else None

@@ -5,7 +5,7 @@ Shapes: B rows, T steps.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from math import log
+from math import exp, log
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from expire_span.tasks.batch import Batch
 from expire_span.tasks.stream import Split, Stream
+
+LARGEST_NLL = 700.0  # the exponential of much more is no float
 
 
 class Score(ABC):
@@ -31,11 +33,11 @@ class Score(ABC):
         self._sums: dict[str, Tensor] = {}
 
     def update(self, batch: Batch, nll: Tensor, predictions: Tensor | None = None) -> None:
-        """Add one block.
+        """Add one block; what counts is `batch.judged`.
 
         Args:
             batch: what was read.
-            nll: [B, T], loss of every step in nats; ignored where not scored.
+            nll: [B, T], loss of every step in nats; ignored where not judged.
             predictions: int64 [B, T], the likeliest token of every step, if the score needs it.
         """
         if nll.shape != batch.targets.shape:
@@ -45,8 +47,8 @@ class Score(ABC):
             )
         # Long streams outgrow float32 sums; Apple's GPUs have nothing better.
         exact = torch.float32 if nll.device.type == "mps" else torch.float64
-        self._add("nll", nll.detach().masked_fill(~batch.scored, 0.0).sum(dtype=exact))
-        self._add("scored", batch.scored.sum())
+        self._add("nll", nll.detach().masked_fill(~batch.judged, 0.0).sum(dtype=exact))
+        self._add("scored", batch.judged.sum())
         self._judge(batch, predictions)
 
     def restart(self) -> None:
@@ -116,10 +118,24 @@ class TokenAccuracy(Score):
     needs_predictions = True
 
     def _judge(self, batch: Batch, predictions: Tensor | None) -> None:
-        self._add("right", (_agreement(batch, predictions) & batch.scored).sum())
+        self._add("right", (_agreement(batch, predictions) & batch.judged).sum())
 
     def _metrics(self, nll: float, sums: dict[str, float]) -> dict[str, float]:
         return {"accuracy": sums["right"] / sums["scored"]}
+
+
+class ErrorRate(Score):
+    """Scored steps whose prediction is not the target, in percent."""
+
+    metric = "error"
+    higher_is_better = False
+    needs_predictions = True
+
+    def _judge(self, batch: Batch, predictions: Tensor | None) -> None:
+        self._add("right", (_agreement(batch, predictions) & batch.judged).sum())
+
+    def _metrics(self, nll: float, sums: dict[str, float]) -> dict[str, float]:
+        return {"error": 100 * (1 - sums["right"] / sums["scored"])}
 
 
 class ExactMatch(Score):
@@ -151,11 +167,11 @@ class ExactMatch(Score):
         self._wrong_so_far = None if wrong is None else torch.tensor(wrong)
 
     def _judge(self, batch: Batch, predictions: Tensor | None) -> None:
-        right = _agreement(batch, predictions) & batch.scored
-        ends = batch.scored & (batch.targets == self._end)
+        right = _agreement(batch, predictions) & batch.judged
+        ends = batch.judged & (batch.targets == self._end)
         # An answer is right if no mistake was added between the previous end and its own. Mistakes
         # only ever add up, so the count at the latest end is the largest count at any end so far.
-        wrong = (batch.scored & ~right).cumsum(dim=1) + self._carried(batch)[:, None]
+        wrong = (batch.judged & ~right).cumsum(dim=1) + self._carried(batch)[:, None]
         settled = torch.where(ends, wrong, 0).cummax(dim=1).values
         settled_before = torch.nn.functional.pad(settled[:, :-1], (1, 0))
         self._wrong_so_far = wrong[:, -1] - settled[:, -1]
@@ -199,6 +215,29 @@ class BitsPerByte(Score):
         return {"bpb": nll / log(2)}
 
 
+class BitsPerCharacter(BitsPerByte):
+    """Mean loss of a character, in bits."""
+
+    metric = "bpc"
+
+    def _metrics(self, nll: float, sums: dict[str, float]) -> dict[str, float]:
+        return {"bpc": nll / log(2)}
+
+
+class Perplexity(Score):
+    """Among how many equally likely words a model that knew as much would have to guess."""
+
+    metric = "perplexity"
+    higher_is_better = False
+    needs_predictions = False
+
+    def _judge(self, batch: Batch, predictions: Tensor | None) -> None:
+        """Nothing to count: the loss says it all."""
+
+    def _metrics(self, nll: float, sums: dict[str, float]) -> dict[str, float]:
+        return {"perplexity": exp(min(nll, LARGEST_NLL))}
+
+
 class Task(ABC):
     """Something to learn from a stream. A task is a frozen dataclass of its settings."""
 
@@ -214,6 +253,10 @@ class Task(ABC):
     @abstractmethod
     def score(self) -> Score:
         """A new score with nothing added up."""
+
+    def oracle(self, memory: int) -> float | None:
+        """The metric of a perfect reader that holds the last `memory` steps, where it is known."""
+        return None
 
     def files(self) -> tuple[Path, ...]:
         """The files that the data is read from; none for made-up data."""

@@ -3,7 +3,8 @@
 Shapes: B rows, T steps.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -18,22 +19,37 @@ class Batch:
         targets: int64 [B, T], the token to predict at each step; any valid token where not scored.
         scored: bool [B, T], the steps that count in the loss and in the metric.
         starts: bool [B, T], where an episode begins; None when nothing ever restarts.
+        in_metric: bool [B, T], the steps that count in the metric, if not all that are scored do.
     """
 
     inputs: Tensor
     targets: Tensor
     scored: Tensor
     starts: Tensor | None = None
+    in_metric: Tensor | None = None
 
     def __post_init__(self) -> None:
-        fields = [self.targets, self.scored]
-        if self.starts is not None:
-            fields.append(self.starts)
-        if any(field.shape != self.inputs.shape for field in fields):
+        optional = [field for field in (self.starts, self.in_metric) if field is not None]
+        others = [self.targets, self.scored, *optional]
+        if any(field.shape != self.inputs.shape for field in others):
             raise ValueError(
                 f"All fields of a batch must have the shape of inputs, {tuple(self.inputs.shape)}, "
-                f"not {[tuple(field.shape) for field in fields]}."
+                f"not {[tuple(field.shape) for field in others]}."
             )
+
+    @property
+    def judged(self) -> Tensor:
+        """bool [B, T], the steps that count in the metric."""
+        return self.scored if self.in_metric is None else self.in_metric
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """The same batch with `function(field)` in place of every field there is."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{n: function(x) for n, x in given.items() if x is not None})
+
+    def cut(self, first: int, last: int) -> "Batch":
+        """Its steps first, ..., last - 1, or as many of them as there are."""
+        return self.map(lambda field: field[:, first:last])
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
@@ -46,14 +62,12 @@ class Batch:
                 return field.pin_memory().to(device, non_blocking=True)
             return field.to(device)
 
-        starts = None if self.starts is None else moved(self.starts)
-        return Batch(moved(self.inputs), moved(self.targets), moved(self.scored), starts)
+        return self.map(moved)
 
     def split(self, rows: int) -> list["Batch"]:
         """The same batch in parts of so many rows."""
 
-        def part(rows: slice) -> "Batch":
-            starts = None if self.starts is None else self.starts[rows]
-            return Batch(self.inputs[rows], self.targets[rows], self.scored[rows], starts)
+        def part(first: int) -> "Batch":
+            return self.map(lambda field: field[first : first + rows])
 
-        return [part(slice(first, first + rows)) for first in range(0, len(self.inputs), rows)]
+        return [part(first) for first in range(0, len(self.inputs), rows)]

@@ -6,3 +6,15 @@ def require_at_least(least: int, **values: int) -> None:
     for name, value in values.items():
         if value < least:
             raise ValueError(f"{name} must be at least {least}, not {value}.")
+
+
+def require_shares(train: float, valid: float) -> None:
+    """Refuse shares of train and valid that cannot be cut from one whole."""
+    if train <= 0 or valid < 0:
+        raise ValueError(
+            f"train_share must be above 0 and valid_share at least 0, not {train} and {valid}."
+        )
+    if train + valid > 1:
+        raise ValueError(
+            f"train_share and valid_share must not exceed 1 together, as {train} and {valid} do."
+        )

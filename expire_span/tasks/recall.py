@@ -89,14 +89,14 @@ class Recall(Task):
         """Share of the queries answered right."""
         return TokenAccuracy()
 
-    def oracle(self, window: int) -> float:
-        """Expected accuracy of a perfect reader that looks back `window` tokens from a query.
+    def oracle(self, memory: int) -> float:
+        """Expected accuracy of a perfect reader that looks back `memory` tokens from a query.
 
         A query stands 1 to period - 1 tokens after the latest cue. The reader sees that cue and all
         others in reach, and knows the answer unless every one of them is about other keys.
         """
         distance = np.arange(1, self.period)
-        cues_in_reach = np.maximum((window - distance) // self.period + 1, 0)
+        cues_in_reach = np.maximum((memory - distance) // self.period + 1, 0)
         unseen = float(np.mean((1 - 1 / self.facts) ** cues_in_reach))
         return 1 - unseen + unseen / self.colours
 

@@ -53,6 +53,13 @@ class Stream(ABC):
         self._identity = {**source, "split": split, "batch": batch, "seed": seed}
         self._steps_read = 0
 
+    def to(self, device: torch.device | str) -> Self:
+        """Make the steps on this device from now on, if this kind of stream can.
+
+        Most are made on the host, whatever the device, and their batches are to be moved.
+        """
+        return self
+
     @property
     def remaining(self) -> int | None:
         """Steps of each row still to be read; None for an endless stream."""
@@ -144,6 +151,7 @@ class Steps:
     targets: NDArray[np.integer]
     scored: NDArray[np.bool_]
     starts: NDArray[np.bool_] | None = None
+    in_metric: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -152,7 +160,8 @@ class Steps:
         """Its steps first, ..., last - 1."""
         part = slice(first, last)
         starts = None if self.starts is None else self.starts[part]
-        return Steps(self.inputs[part], self.targets[part], self.scored[part], starts)
+        in_metric = None if self.in_metric is None else self.in_metric[part]
+        return Steps(self.inputs[part], self.targets[part], self.scored[part], starts, in_metric)
 
 
 class PieceStream(Stream):
@@ -183,12 +192,16 @@ class PieceStream(Stream):
         inputs = np.concatenate([cut.inputs for cut in cuts], dtype=np.int64)
         targets = np.concatenate([cut.targets for cut in cuts], dtype=np.int64)
         scored = np.concatenate([cut.scored for cut in cuts])
-        marks = [cut.starts for cut in cuts if cut.starts is not None]
+        starts = [cut.starts for cut in cuts if cut.starts is not None]
+        in_metric = [cut.in_metric for cut in cuts if cut.in_metric is not None]
         return Batch(
             inputs=torch.from_numpy(inputs).view(shape),
             targets=torch.from_numpy(targets).view(shape),
             scored=torch.from_numpy(scored).view(shape),
-            starts=torch.from_numpy(np.concatenate(marks)).view(shape) if marks else None,
+            starts=torch.from_numpy(np.concatenate(starts)).view(shape) if starts else None,
+            in_metric=torch.from_numpy(np.concatenate(in_metric)).view(shape)
+            if in_metric
+            else None,
         )
 
     def _advance(self, row: int, steps: int) -> Iterator[Steps]:

@@ -182,11 +182,7 @@ class Trainer:
         head = self.model.sequence_head()
         with autocast(self.device, self.experiment.precision):
             step = self.model(
-                batch.inputs,
-                memory,
-                batch.starts,
-                generator=self.memory_draws(),
-                attached=False,
+                batch.inputs, memory, batch.starts, generator=self.memory_draws(), attached=False
             )
             nll = torch.where(batch.scored, head.nll(step.hidden, batch.targets), 0)
             with torch.no_grad():

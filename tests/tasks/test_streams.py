@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,8 +15,12 @@ from expire_span.tasks import (
     TASKS,
     Batch,
     BitsPerByte,
+    Collision,
+    CollisionEasy,
     Copy,
+    Documents,
     ExactMatch,
+    Instruction,
     PieceStream,
     Recall,
     Score,
@@ -29,19 +34,41 @@ from expire_span.tasks.stream import Steps
 
 QUICK = settings(deadline=None, derandomize=True, max_examples=20)
 CUTS = st.lists(st.integers(1, 700), min_size=1, max_size=12)
-NAMES = ["recall", "two facts", "copy", "copy restart", "text"]
+NAMES = [
+    "recall",
+    "two facts",
+    "copy",
+    "copy restart",
+    "text",
+    "collision",
+    "easy collision",
+    "instruction",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EXPIRE_SPAN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module", params=NAMES)
 def task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Task:
     path = tmp_path_factory.mktemp("text") / "some.txt"
     path.write_bytes(np.random.default_rng(0).bytes(3000))
+    documents = path.with_name("some.jsonl")
+    documents.write_text("".join(json.dumps({"text": "word " * n}) + "\n" for n in range(40)))
     made: dict[str, Task] = {
         "recall": Recall(period=50),
         "two facts": Recall(period=13, facts=2, query_probability=0.5),
         "copy": Copy(30, distances="log"),
         "copy restart": Copy(5, restart=True),
         "text": Text(str(path)),
+        "collision": Collision(),
+        "easy collision": CollisionEasy(),
+        "instruction": Instruction(distance=40),
+        "documents": Documents(str(documents)),
     }
     return made[request.param]
 
@@ -117,19 +144,44 @@ def test_a_saved_state_does_not_move_with_the_stream(task: Task) -> None:
     assert state == copied
 
 
-@pytest.mark.parametrize("synthetic", [Recall(period=20, facts=2), Copy(9)])
+@pytest.mark.parametrize(
+    "synthetic", [Recall(period=20, facts=2), Copy(9), Collision(), CollisionEasy(), Instruction()]
+)
 def test_a_row_is_the_same_in_any_batch(synthetic: Task) -> None:
     four = synthetic.stream("train", batch=4, seed=3).read(3000)
     sixteen = synthetic.stream("train", batch=16, seed=3).read(3000)
     assert same(four, rows(sixteen, 4))
 
 
-@pytest.mark.parametrize("synthetic", [Recall(), Copy(9)])
+@pytest.mark.parametrize(
+    "synthetic", [Recall(), Copy(9), Collision(), CollisionEasy(), Instruction()]
+)
 def test_splits_seeds_and_rows_differ(synthetic: Task) -> None:
     streams = [synthetic.stream(split, batch=2, seed=seed) for split in SPLITS for seed in (0, 1)]
     drawn = [row for stream in streams for row in stream.read(300).inputs]
     for number, one in enumerate(drawn):
         assert not any(torch.equal(one, other) for other in drawn[:number])
+
+
+def test_some_rows_are_those_of_the_whole(task: Task) -> None:
+    whole = task.stream("train", batch=5, seed=4)
+    some = task.stream("train", batch=5, seed=4).only(range(1, 4))
+    for steps in (700, 9000):
+        expected = whole.read(steps).map(lambda field: field[1:4])
+        assert same(expected, some.read(steps))
+    fresh = task.stream("train", batch=5, seed=4).only(range(1, 4))
+    fresh.restore(through_json(some.state()))
+    assert same(whole.read(300).map(lambda field: field[1:4]), fresh.read(300))
+
+
+def test_a_batch_in_parts_is_the_batch() -> None:
+    batch = Instruction(distance=20).stream("train", batch=5, seed=0).read(300)
+    assert batch.in_metric is not None
+    parts = batch.split(2)
+    assert [len(part.inputs) for part in parts] == [2, 2, 1]
+    assert torch.cat([part.judged for part in parts]).equal(batch.in_metric)
+    assert torch.cat([part.inputs for part in parts]).equal(batch.inputs)
+    assert batch.cut(3, 9).targets.equal(batch.targets[:, 3:9])
 
 
 def test_a_new_stream_begins_at_the_beginning(task: Task) -> None:

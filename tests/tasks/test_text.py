@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expire_span.tasks import SPLITS, Split, Text, text
+from expire_span.tasks import SPLITS, Split, Text, corpus
 
 QUICK = settings(deadline=None, derandomize=True, max_examples=60)
 
@@ -50,7 +50,9 @@ def test_a_finite_split_is_covered_exactly_once(
     part = plain_split(data, "test")
     task = Text(str(path))
     if len(part) < batch + 1:
-        with pytest.raises(ValueError, match=f"test split of .* has {len(part)} bytes but {batch}"):
+        with pytest.raises(
+            ValueError, match=f"test split of .* has {len(part)} tokens but {batch}"
+        ):
             task.stream("test", batch, seed=0)
         return
     stream = task.stream("test", batch, seed=0)
@@ -111,11 +113,11 @@ def test_the_position_in_a_changed_file_is_refused(tmp_path: Path, size: int) ->
 
 
 def test_a_small_file_is_fingerprinted_whole() -> None:
-    data = np.zeros(text.SAMPLES * text.SAMPLE_BYTES - 777, dtype=np.uint8)
-    before = text.fingerprint(data)
+    data = np.zeros(corpus.SAMPLES * corpus.SAMPLE_SIZE - 777, dtype=np.uint8)
+    before = corpus.fingerprint(data)
     for place in range(0, len(data), 501):
         data[place] = 1
-        assert text.fingerprint(data) != before
+        assert corpus.fingerprint(data) != before
         data[place] = 0
 
 
@@ -151,7 +153,7 @@ def test_files_that_cannot_serve_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="small is empty"):
         Text(str(path)).stream("train", batch=2, seed=0)
     path.write_bytes(b"abc")
-    with pytest.raises(ValueError, match="has 3 bytes but 8 rows need at least 9: use a larger"):
+    with pytest.raises(ValueError, match="has 3 tokens but 8 rows need at least 9: use a larger"):
         Text(str(path)).stream("train", batch=8, seed=0)
 
 

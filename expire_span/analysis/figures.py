@@ -1,0 +1,106 @@
+"""Figures of a table: beside the paper's numbers, over memory sizes, or along a text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # pictures go to files; no screen is needed
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.ticker import StrMethodFormatter
+
+from expire_span.analysis.pictures import COLOURS, MARKERS
+
+SMOOTH = 4  # blocks to average over in a curve
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One model: its results from every seed, and what is to be drawn of it."""
+
+    label: str
+    performance: Sequence[float]
+    memory: Sequence[float]
+    paper: float | None = None
+    oracle: float | None = None
+    curve: Sequence[float] = ()
+
+    @property
+    def family(self) -> str:
+        """The kind of memory, by which models are coloured."""
+        return self.label.split(": ")[-1].replace(",", " ").split()[0]
+
+
+def draw_beside(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
+    """One model a line: runs as points, strokes for the paper's number and a perfect reader's."""
+    for place, outcome in enumerate(outcomes):
+        axes.plot(outcome.performance, [place] * len(outcome.performance), "o", color=COLOURS[1])
+        if outcome.paper is not None:
+            axes.plot([outcome.paper] * 2, [place - 0.3, place + 0.3], color=COLOURS[0], lw=3)
+        if outcome.oracle is not None:
+            axes.plot(outcome.oracle, place, "|", color="black", ms=14)
+    if any(outcome.oracle is not None for outcome in outcomes):
+        axes.plot([], [], "|", color="black", ms=14, label="a perfect reader with this memory")
+    axes.plot([], [], "o", color=COLOURS[1], label="ours")
+    axes.plot([], [], color=COLOURS[0], lw=3, label="paper")
+    axes.set_yticks(range(len(outcomes)), labels=[outcome.label for outcome in outcomes])
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel(heading)
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3)
+
+
+def draw_memory(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
+    """Every run as a point: how much it remembers, and how well it does."""
+    families = list(dict.fromkeys(outcome.family for outcome in outcomes))
+    for number, family in enumerate(families):
+        mine = [outcome for outcome in outcomes if outcome.family == family]
+        axes.plot(
+            [memory for outcome in mine for memory in outcome.memory],
+            [value for outcome in mine for value in outcome.performance],
+            MARKERS[number % len(MARKERS)],
+            color=COLOURS[number % len(COLOURS)],
+            label=family,
+        )
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(StrMethodFormatter("{x:g}"))
+    axes.set_xlabel("live memories per layer")
+    axes.set_ylabel(heading)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+
+
+def draw_stream(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
+    """Bits along the text, averaged over a few blocks."""
+    for number, outcome in enumerate(outcomes):
+        curve = outcome.curve
+        means = [
+            sum(curve[first : first + SMOOTH]) / len(curve[first : first + SMOOTH]) / log(2)
+            for first in range(0, len(curve), SMOOTH)
+        ]
+        places = [100 * place * SMOOTH / max(len(curve), 1) for place in range(len(means))]
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(places, means, lw=0.8, color=colour, label=outcome.label)
+    axes.set_xlabel("place in the validation text, %")
+    axes.set_ylabel(heading)
+    axes.legend(frameon=False)
+
+
+DRAW = {"beside": draw_beside, "memory": draw_memory, "stream": draw_stream}
+
+
+def save_figure(
+    path: Path, picture: str, outcomes: Sequence[Outcome], title: str, heading: str
+) -> None:
+    """Draw one figure into a file."""
+    figure, axes = plt.subplots(figsize=(9, 1.5 + max(0.45 * len(outcomes), 3)))
+    DRAW[picture](axes, outcomes, heading)
+    axes.set_title(title)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

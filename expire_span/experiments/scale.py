@@ -1,0 +1,70 @@
+"""The three sizes of every experiment, and what they have in common.
+
+smoke    seconds on a CPU, with data that comes along: shows that everything works
+single   at most 8 minutes a model on one H200: the same models on less training
+paper    the paper's sizes; where it is silent, the choice is ours and said in the docstring
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, get_args
+
+from expire_span.model.memory import AdaptiveSpan, AnyMemory, Compressive, ExpireSpan, FixedSpan
+from expire_span.tasks import AnyTask
+from expire_span.training.experiment import EvaluationConfig, Experiment
+
+Scale = Literal["smoke", "single", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+
+SAMPLES = Path(__file__).parent / "samples"
+"""A few pages of a book (`books/`), and the same cut into words (`words/`)."""
+
+
+def smoke(experiment: Experiment, task: AnyTask, *, block: int = 16, blocks: int = 4) -> Experiment:
+    """The same experiment, small enough for a test, on another task of the same kind.
+
+    Args:
+        experiment: what is made small.
+        task: what to learn instead; needs nothing that does not come along.
+        block: block length.
+        blocks: blocks to evaluate on.
+    """
+    model = replace(
+        experiment.model,
+        vocab=task.vocab,
+        layers=2,
+        width=16,
+        heads=2,
+        feedforward=16,
+        block=block,
+        memory=tiny(experiment.model.memory),
+        shortlist=None if experiment.model.shortlist is None else task.vocab // 4,
+    )
+    schedule = replace(experiment.optimizer.schedule, warmup=2)
+    return replace(
+        experiment,
+        task=task,
+        model=model,
+        optimizer=replace(experiment.optimizer, schedule=schedule),
+        evaluation=EvaluationConfig(every=100, batch=2, blocks=blocks),
+        batch=2,
+        accumulate=1,
+        steps=4,
+        log_every=2,
+        save_every=2,
+        device="cpu",
+    )
+
+
+def tiny(memory: AnyMemory) -> AnyMemory:
+    """A memory of the same kind that reaches over a few dozen steps."""
+    match memory:
+        case ExpireSpan():
+            reach = max(memory.max_span // 512, 8)
+            return replace(memory, max_span=reach, ramp=4, divisor=min(memory.divisor, 4.0))
+        case AdaptiveSpan():
+            return replace(memory, max_span=max(memory.max_span // 512, 8), ramp=4)
+        case FixedSpan():
+            return FixedSpan(max(memory.span // 64, 4))
+        case Compressive():
+            return Compressive(8, 4, 4)

@@ -1,0 +1,167 @@
+"""Documents: the user's own text, one JSON object a line or plain, as bytes or through a tokenizer.
+
+The file is read once, line by line, and its tokens are kept (`files.py`); they are mapped, never
+read whole. They are cut into splits as those of `Text` are. Where a document begins, memory can
+begin anew (`restart`). A plain file is one document.
+
+Whoever knows nothing pays 8 bits for a byte, or has a perplexity of the vocabulary's size.
+
+Shapes: N tokens of the file, D documents.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from expire_span.tasks.base import BitsPerByte, Perplexity, Task
+from expire_span.tasks.checks import require_at_least, require_shares
+from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file, split_edges
+from expire_span.tasks.files import made_once
+from expire_span.tasks.stream import Split, split_number
+
+BYTES = 256
+TOKENS, BEGINS = "tokens", "begins.npy"
+Encode = Callable[[str], list[int]]
+
+
+@dataclass(frozen=True)
+class Documents(Task):
+    """The settings."""
+
+    path: str
+    """A file with one JSON object a line (.jsonl), or any text in UTF-8."""
+    field: str = "text"
+    """The entry of each JSON object that is read."""
+    tokenizer: str = ""
+    """A Hugging Face tokenizer (tokenizer.json); if empty, bytes are the tokens."""
+    vocabulary: int = BYTES
+    """Number of different tokens; that of the tokenizer."""
+    restart: bool = True
+    """Whether to mark where documents begin, so that a model may clear its memory there."""
+    train_share: float = 0.9
+    """Share of the tokens to learn from, at the beginning."""
+    valid_share: float = 0.05
+    """Share of the tokens to choose by, after that; the rest is for the final test."""
+
+    def __post_init__(self) -> None:
+        require_at_least(2 if self.tokenizer else BYTES, vocabulary=self.vocabulary)
+        require_shares(self.train_share, self.valid_share)
+
+    @property
+    def vocab(self) -> int:
+        """Number of different tokens."""
+        return self.vocabulary
+
+    def stream(self, split: Split, batch: int, seed: int) -> CorpusStream:
+        """A new stream: endless for train, else once through the split. Nothing is left to chance.
+
+        The file is opened here, so that a task can be described where the file is not.
+        """
+        number = split_number(split)
+        folder = self._prepared()
+        tokens = map_file(folder / TOKENS, np.uint32)
+        edges = split_edges(len(tokens), self.train_share, self.valid_share)
+        first, end = edges[number], edges[number + 1]
+        begins = np.load(folder / BEGINS) - first
+        corpus = Corpus(
+            tokens[first:end],
+            self.path,
+            fingerprint(tokens),
+            begins=begins[(begins >= 0) & (begins < end - first)] if self.restart else None,
+        )
+        source = self._source()
+        del source["path"], source["tokenizer"]  # They may move, but what comes of them may not.
+        return CorpusStream(corpus, source, split, batch, seed)
+
+    def files(self) -> tuple[Path, ...]:
+        """The tokens, as they were prepared."""
+        return (self._prepared() / TOKENS,)
+
+    def score(self) -> BitsPerByte | Perplexity:
+        """Bits per byte, or the perplexity of a token."""
+        return Perplexity() if self.tokenizer else BitsPerByte()
+
+    def _prepared(self) -> Path:
+        """The folder with the tokens, made at the first call."""
+        map_file(self.path)  # says what is wrong if nothing is there
+        path = Path(self.path).expanduser()
+        made_of = [path, Path(self.tokenizer).expanduser()] if self.tokenizer else [path]
+
+        def prepare(folder: Path) -> None:
+            encode = load_tokenizer(self.tokenizer, self.vocabulary) if self.tokenizer else _bytes
+            begins = _encode(read_texts(path, self.field), encode, folder / TOKENS)
+            if not begins:
+                raise ValueError(f"There is no text in {path}: give a file with some.")
+            np.save(folder / BEGINS, np.array(begins, dtype=np.int64))
+
+        return made_once("documents", made_of, prepare, f"{self.field} {self.vocabulary}")
+
+
+def read_texts(path: Path, field: str) -> Iterator[tuple[str, bool]]:
+    """The texts of a file line by line, and whether each begins a document."""
+    bar = tqdm(total=path.stat().st_size, desc=path.name, unit="B", unit_scale=True, leave=False)
+    with path.open("rb") as file, bar:
+        for number, line in enumerate(file, start=1):
+            bar.update(len(line))
+            try:
+                text = line.decode("utf-8")
+                if path.suffix != ".jsonl":
+                    yield text, number == 1
+                elif text.strip():
+                    yield _text_of(json.loads(text), field), True
+            except (ValueError, KeyError, TypeError) as error:
+                kind = f"a JSON object with a text under {field!r}"
+                wanted = kind if path.suffix == ".jsonl" else "text in UTF-8"
+                raise ValueError(
+                    f"Line {number} of {path} is not {wanted} ({error}): mend or remove it."
+                ) from error
+
+
+def load_tokenizer(path: str, vocabulary: int) -> Encode:
+    """What turns a text into the tokens of a tokenizer.json."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ValueError(
+            "A tokenizer needs the package tokenizers: pip install 'expire-span[tokenizer]'."
+        ) from error
+    map_file(path)  # says what is wrong if nothing is there
+    try:
+        tokenizer = Tokenizer.from_file(str(Path(path).expanduser()))
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"{path} is not a tokenizer.json ({error}): check the path.") from error
+    if tokenizer.get_vocab_size() > vocabulary:
+        raise ValueError(
+            f"The tokenizer {path} has {tokenizer.get_vocab_size()} tokens, but vocabulary is "
+            f"{vocabulary}: set it to that number."
+        )
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def _text_of(entry: dict[str, str], field: str) -> str:
+    text = entry[field]
+    if not isinstance(text, str):
+        raise TypeError(f"it is {type(text).__name__}")
+    return text
+
+
+def _bytes(text: str) -> list[int]:
+    return list(text.encode("utf-8"))
+
+
+def _encode(texts: Iterator[tuple[str, bool]], encode: Encode, path: Path) -> list[int]:
+    """Write the tokens of all texts; gives the place at which each document begins."""
+    begins: list[int] = []
+    size = 0
+    with path.open("wb") as file:
+        for text, new in texts:
+            tokens = np.array(encode(text), dtype=np.uint32)
+            if new and len(tokens):
+                begins.append(size)
+            size += len(tokens)
+            tokens.tofile(file)
+    return begins

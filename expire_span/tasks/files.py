@@ -1,0 +1,174 @@
+"""Data on disk: found, unpacked, checked and prepared, with one clear sentence if something is off.
+
+A data set is looked for at the path that its task names, or else in the folder that the environment
+variable EXPIRE_SPAN_DATA names, or else in `data/`. What is made of it, unpacked files and tokens,
+is kept in EXPIRE_SPAN_CACHE (`~/.cache/expire-span` if it is not set), in folders that appear only
+when they are whole and are named by what they were made of, so that changed data are prepared anew.
+"""
+
+import errno
+import hashlib
+import json
+import lzma
+import os
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ARCHIVES = (".zip", ".tar", ".tar.xz", ".tar.gz", ".tgz", ".tar.bz2")
+LISTING = "made.json"
+PACKED = (*ARCHIVES, ".xz")
+BROKEN = (
+    EOFError,
+    OSError,
+    ValueError,
+    lzma.LZMAError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+NOT_THE_FILES_FAULT = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A public data set: what it is called, under which names it is looked for, how to get it."""
+
+    name: str
+    names: tuple[str, ...]  # of the file or folder, without what a packed one ends with
+    advice: str
+
+    def find(self, path: str) -> Path:
+        """The file or folder at `path`, or by one of its names in the folder that path is."""
+        place = Path(path or os.environ.get("EXPIRE_SPAN_DATA", "data")).expanduser()
+        if place.is_file():
+            return place
+        wanted = (place / f"{name}{ending}" for name in self.names for ending in ("", *PACKED))
+        found = next((file for file in wanted if file.exists()), None)
+        if found is not None:
+            return found
+        if path and place.is_dir():  # perhaps the folder itself is the data set
+            return place
+        names = ", ".join(self.names)
+        raise FileNotFoundError(
+            f"There is no {self.name} in {place} (looked for {names}, packed or not): "
+            f"{self.advice}, then name its place by --task.path or EXPIRE_SPAN_DATA."
+        )
+
+    def broken(self, path: Path, why: str) -> ValueError:
+        """What to say of a file that cannot be what it should be."""
+        return ValueError(f"{path} {why}: {self.advice}.")
+
+    @contextmanager
+    def unpacking(self, path: Path) -> Iterator[None]:
+        """Say what to do if the file cannot be read to its end; a full disk is not its fault."""
+        try:
+            yield
+        except BROKEN as error:
+            if isinstance(error, OSError) and error.errno in NOT_THE_FILES_FAULT:
+                raise
+            why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(":")
+            raise self.broken(path, f"is cut off or damaged ({why})") from error
+
+
+def cache_folder() -> Path:
+    """Where everything made of data is kept."""
+    return Path(os.environ.get("EXPIRE_SPAN_CACHE", "~/.cache/expire-span")).expanduser()
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file is one that `unpacked` opens."""
+    return path.name.endswith(ARCHIVES)
+
+
+def unpacked(path: Path, source: Source) -> Path:
+    """The folder with an archive's files; a folder is returned as it is."""
+    if path.is_dir():
+        return path
+    if not is_archive(path):
+        raise source.broken(path, "is neither a folder nor an archive")
+
+    def unpack(folder: Path) -> None:
+        with source.unpacking(path):
+            if path.suffix == ".zip":
+                with zipfile.ZipFile(path) as archive:
+                    archive.extractall(folder)
+            else:
+                with tarfile.open(path) as archive:
+                    archive.extractall(folder, filter="data")
+
+    return made_once(f"{source.name}-unpacked", [path], unpack)
+
+
+def made_once(
+    name: str, made_of: Iterable[Path], make: Callable[[Path], None], settings: str = ""
+) -> Path:
+    """The folder that `make` fills, made only if it is not there yet for these files.
+
+    Args:
+        name: what it is, for the folder's name.
+        made_of: the files it is made of; another size or time of change means another folder.
+        make: writes into the folder it is given. If it fails nothing is left behind.
+        settings: whatever else decides about the contents.
+    """
+    identity = [settings]
+    for path in made_of:
+        about = path.stat()
+        identity.append(f"{path.name} {about.st_size} {about.st_mtime_ns}")
+    digest = hashlib.blake2b("\n".join(identity).encode(), digest_size=8).hexdigest()
+    finished = cache_folder() / f"{name}-{digest}"
+    if _is_whole(finished):
+        return finished
+    unfinished = finished.with_name(f".{finished.name}-{os.getpid()}")
+    unfinished.mkdir(parents=True)
+    try:
+        make(unfinished)
+        (unfinished / LISTING).write_text(json.dumps(_sizes(unfinished)))
+        _put(unfinished, finished)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return finished
+
+
+def _put(unfinished: Path, finished: Path) -> None:
+    """Give a folder its name, unless another process was first; a damaged one makes way."""
+    if not _is_whole(finished):
+        shutil.rmtree(finished, ignore_errors=True)
+    try:
+        unfinished.rename(finished)
+    except OSError:
+        if not _is_whole(finished):
+            raise
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Size of every file in a folder."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(p.relative_to(folder)): p.stat().st_size for p in files if p.name != LISTING}
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder has all that was put into it."""
+    try:
+        return json.loads((folder / LISTING).read_text()) == _sizes(folder)
+    except (OSError, ValueError):
+        return False
+
+
+def folder_with(names: Sequence[str], root: Path, source: Source) -> Path:
+    """The folder that has all these entries: `root` or one just below it."""
+    for folder in (root, *sorted(path for path in root.iterdir() if path.is_dir())):
+        if all((folder / name).exists() for name in names):
+            return folder
+    raise source.broken(root, f"does not hold {source.name} (it has no {', '.join(names)})")
+
+
+def md5_of(path: Path) -> str:
+    """Checksum of a file's contents."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()

@@ -1,0 +1,147 @@
+"""Every experiment at every scale: what it says, and at smoke scale that it runs and resumes."""
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from expire_span import Transformer
+from expire_span.experiments import EXPERIMENTS, TABLES
+from expire_span.experiments.enwik8 import enwik8, enwik8_large
+from expire_span.experiments.scale import SAMPLES, SCALES
+from expire_span.experiments.table import COLUMNS, Line
+from expire_span.experiments.wikitext import wikitext
+from expire_span.reproduce import RESULT, run_line
+from expire_span.training.experiment import Experiment
+from expire_span.training.folder import CHECKPOINTS
+
+LINES = {line.name: line for table in TABLES.values() for line in table.lines}
+TIMED = {"milliseconds", "peak_gb"}
+
+
+def kind(line: Line) -> str:
+    """What sets a smoke run apart from others, besides numbers: lines of a kind differ in those."""
+    experiment = line.experiment("smoke")
+    settings = asdict(experiment.model) | {"task": type(experiment.task).__name__}
+    memory = settings.pop("memory")
+    told = {name: value for name, value in memory.items() if not isinstance(value, int | float)}
+    flags = {"shorten": memory.get("shorten"), "large": memory.get("divisor", 1) > 1}
+    return repr((settings, type(experiment.model.memory).__name__, told, flags))
+
+
+ONE_OF_EACH_KIND = {kind(line): line for line in reversed(LINES.values())}.values()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path_factory.getbasetemp() / "prepared"
+    monkeypatch.setenv("EXPIRE_SPAN_CACHE", str(folder))
+    monkeypatch.delenv("EXPIRE_SPAN_DATA", raising=False)
+
+
+@pytest.mark.parametrize("line", ONE_OF_EACH_KIND, ids=lambda line: line.name)
+def test_a_model_trains_resumes_and_is_judged_at_smoke_scale(line: Line, tmp_path: Path) -> None:
+    first = run_line(line, "smoke", 0, tmp_path, device="cpu")
+    assert first["steps"] == 4
+    assert {"live", "held", "parameters", *TIMED} <= first.keys()
+    folder = tmp_path / line.name / "seed-0"
+    (folder / RESULT).unlink()
+    newest = max((folder / CHECKPOINTS).glob("step-*"))
+    shutil.rmtree(newest)
+    assert list((folder / CHECKPOINTS).glob("step-*"))
+    again = run_line(line, "smoke", 0, tmp_path, device="cpu")
+    for name in first.keys() - TIMED:
+        assert again[name] == first[name]
+
+
+def test_every_line_is_like_one_that_runs() -> None:
+    assert {kind(line) for line in LINES.values()} == {kind(line) for line in ONE_OF_EACH_KIND}
+    policies = {type(line.experiment("smoke").model.memory).__name__ for line in ONE_OF_EACH_KIND}
+    assert policies == {"ExpireSpan", "FixedSpan", "AdaptiveSpan", "Compressive"}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", TABLES)
+def test_lines_are_whole_at_every_scale(name: str, scale) -> None:
+    """Without any data at hand; and a run that stands in several tables is the same in all."""
+    table = TABLES[name]
+    for line in table.lines:
+        experiment = line.experiment(scale)
+        assert isinstance(experiment, Experiment)
+        assert experiment == LINES[line.name].experiment(scale)
+        assert line.paper.keys() <= COLUMNS.keys()
+        assert experiment.model.head_width in (8, 16, 32, 64, 128)  # widths with fast attention
+        assert table.metric == experiment.task.score().metric if scale == "smoke" else True
+    assert {table.metric, *table.columns} <= COLUMNS.keys()
+    assert len({line.label for line in table.lines}) == len(table.lines)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_single_scale_is_shorter_than_the_paper(name: str) -> None:
+    for line in TABLES[name].lines:
+        single, paper = line.experiment("single"), line.experiment("paper")
+        assert single.steps * single.batch <= paper.steps * paper.batch
+        assert type(single.task) is type(paper.task)
+        assert type(single.model.memory) is type(paper.model.memory)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "millions"),
+    [(enwik8(scale="paper"), 38), (enwik8_large("paper"), 208), (wikitext(scale="paper"), 140)],
+)
+def test_models_are_of_the_papers_size(experiment: Experiment, millions: int) -> None:
+    with torch.device("meta"):
+        model = Transformer(experiment.model)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.04)
+
+
+def test_what_the_paper_says_of_its_models_is_what_they_are() -> None:
+    """A sample of the appendix, so that no number is changed unnoticed."""
+    colliding = LINES["colliding/expire-span-16k"].experiment("paper")
+    assert colliding.model.memory.max_span == 16_384  # type: ignore[union-attr]
+    assert colliding.batch * colliding.model.block * colliding.steps == pytest.approx(4e8, rel=1e-3)
+    large = LINES["enwik8/expire-span-32k-large"].experiment("paper")
+    assert (large.model.layers, large.model.width, large.model.feedforward) == (24, 768, 4096)
+    assert (large.model.dropout, large.model.layer_drop) == (0.5, 0.2)
+    assert large.optimizer.rate == 4e-4
+    assert large.optimizer.schedule.warmup == 16_000
+    books = LINES["pg19/expire-span-16k"].experiment("paper")
+    assert books.model.init == "glorot"
+    assert books.optimizer.schedule.decay == "cosine"
+    words = LINES["wikitext/expire-span-8k"].experiment("paper")
+    assert (words.model.dropout, words.model.edge_dropout) == (0.3, 0.2)
+    assert (words.steps, words.model.block, words.optimizer.clip) == (300_000, 256, 0.1)
+
+
+def test_docstrings_give_the_papers_numbers() -> None:
+    for name in ("long-copy", "collision", "collision-easy", "instruction", "enwik8", "pg19"):
+        assert "The paper" in (EXPERIMENTS[name].__doc__ or "")
+    for name, table in TABLES.items():
+        for line in table.lines:
+            for column, number in line.paper.items():
+                if column == table.metric and isinstance(number, float) and "eff" not in name:
+                    function = getattr(line.experiment, "func", line.experiment)
+                    shown = f"{100 * number:g}" if column == "accuracy" else f"{number:g}"
+                    assert shown in function.__doc__ or column in ("bpb",), (name, line.label)
+
+
+def test_samples_come_along() -> None:
+    assert {path.name for path in SAMPLES.iterdir()} == {"README.md", "books", "words"}
+    assert sum(path.stat().st_size for path in SAMPLES.rglob("*.*")) < 30_000
+
+
+def test_reproduce_md_has_every_table_with_the_papers_numbers() -> None:
+    page = (Path(__file__).parents[2] / "REPRODUCE.md").read_text()
+    for name, table in TABLES.items():
+        command = f"expire-span reproduce {name} --scale"
+        assert command in page
+        section = page.split(command)[1].split("\n## ")[0]
+        for line in table.lines:
+            (row,) = [text for text in section.splitlines() if text.startswith(f"| {line.label} |")]
+            cells = [cell.strip() for cell in row.strip("|").split("|")]
+            for column in {table.metric, *table.columns} & line.paper.keys():
+                number = line.paper[column]
+                shown = number if isinstance(number, str) else format(number, COLUMNS[column][1])
+                assert shown in cells

@@ -1,0 +1,127 @@
+"""Documents against plain reading of their lines."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from expire_span.tasks import BitsPerByte, Documents, Perplexity
+
+TEXTS = ["Ein Haus.", "", "Ein Baum, ein é.\nNoch einer.", "Ω" * 30, "last"]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPIRE_SPAN_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "some.jsonl"
+    lines = [json.dumps({"id": n, "text": text}) for n, text in enumerate(TEXTS)]
+    path.write_text("\n".join(lines) + "\n\n")
+    return path
+
+
+def whole(task: Documents) -> tuple[list[int], list[bool]]:
+    """All tokens of the train split, and where documents begin."""
+    stream = task.stream("train", batch=1, seed=0)
+    size = len(np.memmap(task.files()[0], dtype=np.uint32))
+    read = stream.read(round(size * task.train_share) - 1)
+    starts = [] if read.starts is None else read.starts[0].tolist()
+    return [*read.inputs[0].tolist(), int(read.targets[0, -1])], starts
+
+
+def test_json_lines_are_read_one_after_another(path: Path) -> None:
+    tokens, starts = whole(Documents(str(path), train_share=1.0, valid_share=0.0))
+    texts = [text.encode() for text in TEXTS]
+    assert bytes(tokens) == b"".join(texts)
+    places = np.cumsum([0, *map(len, texts)])
+    expected = {int(place) for place, text in zip(places, texts, strict=False) if text}
+    assert {place for place, start in enumerate(starts) if start} == expected
+    assert whole(Documents(str(path), restart=False))[1] == []
+
+
+def test_splits_follow_one_another_with_their_own_beginnings(path: Path) -> None:
+    task = Documents(str(path), train_share=0.3, valid_share=0.3)
+    data = "".join(TEXTS).encode()
+    first, second = round(0.3 * len(data)), round(0.6 * len(data))
+    places = np.cumsum([0, *(len(text.encode()) for text in TEXTS)])
+    for split, begin, end in (("valid", first, second), ("test", second, len(data))):
+        read = task.stream(split, batch=1, seed=0).read(1000)
+        assert bytes([*read.inputs[0].tolist(), int(read.targets[0, -1])]) == data[begin:end]
+        assert read.starts is not None
+        found = [begin + step for step, start in enumerate(read.starts[0].tolist()) if start]
+        assert found == [p for p in dict.fromkeys(places.tolist()) if begin <= p < end - 1]
+
+
+def test_a_plain_file_is_one_document(tmp_path: Path) -> None:
+    path = tmp_path / "some.txt"
+    path.write_text("first line\nsecond line é\n\nlast")
+    tokens, starts = whole(Documents(str(path), train_share=1.0, valid_share=0.0))
+    assert bytes(tokens) == path.read_bytes()
+    assert starts == [True] + [False] * (len(starts) - 1)
+
+
+def test_the_metric_follows_the_tokens(path: Path) -> None:
+    assert isinstance(Documents(str(path)).score(), BitsPerByte)
+    task = Documents(str(path), tokenizer="some.json", vocabulary=30)
+    assert isinstance(task.score(), Perplexity)
+    assert task.vocab == 30
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ('{"text": "x"}\nno json', r"Line 2 of .* is not a JSON object with a text under 'text'"),
+        ('{"body": "x"}', r"Line 1 of .* is not a JSON .* \('text'\): mend or remove it"),
+        ('{"text": 3}', r"Line 1 of .* is not a JSON .* \(it is int\): mend or remove it"),
+        ("[1]", r"Line 1 of .* is not a JSON object .*: mend or remove it"),
+        ('{"text": ""}', r"There is no text in .*bad\.jsonl: give a file with some"),
+    ],
+)
+def test_lines_that_cannot_be_read_are_named(tmp_path: Path, lines: str, sentence: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(lines)
+    with pytest.raises(ValueError, match=sentence):
+        Documents(str(path)).stream("train", 1, 0)
+
+
+def test_what_cannot_serve_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"There is no file .*nowhere: check the path"):
+        Documents(str(tmp_path / "nowhere")).stream("train", 1, 0)
+    broken = tmp_path / "broken.txt"
+    broken.write_bytes(b"fine\n\xff\xfe\n")
+    with pytest.raises(ValueError, match=r"Line 2 of .*broken\.txt is not text in UTF-8"):
+        Documents(str(broken)).stream("train", 1, 0)
+    with pytest.raises(ValueError, match="vocabulary must be at least 256, not 255"):
+        Documents("some", vocabulary=255)
+    with pytest.raises(ValueError, match="must not exceed 1 together"):
+        Documents("some", train_share=0.9, valid_share=0.2)
+
+
+def test_a_tokenizer_is_used_as_it_is(path: Path, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"Ein": 0, "Haus": 1, ".": 2, "?": 3}, unk_token="?")
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    file = tmp_path / "tokenizer.json"
+    tokenizer.save(str(file))
+    settings = {"train_share": 1.0, "valid_share": 0.0, "tokenizer": str(file)}
+    tokens, starts = whole(Documents(str(path), vocabulary=4, **settings))
+    expected = [token for text in TEXTS for token in tokenizer.encode(text).ids]
+    assert tokens == expected
+    assert starts[:4] == [True, False, False, True]
+    with pytest.raises(ValueError, match=r"has 4 tokens, but vocabulary is 3: set it to that"):
+        Documents(str(path), vocabulary=3, **settings).stream("train", 1, 0)
+    file.write_text("{")
+    with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer\.json .*: check"):
+        Documents(str(path), vocabulary=4, **settings).stream("train", 1, 0)
+
+
+def test_a_missing_package_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+    with pytest.raises(ValueError, match=r"needs the package tokenizers: pip install"):
+        Documents(str(path), tokenizer=str(path), vocabulary=4).stream("train", 1, 0)
