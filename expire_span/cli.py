@@ -1,4 +1,4 @@
-"""The command line: demo, train, evaluate, list, reproduce."""
+"""The command line: demo, train, evaluate, list, reproduce, analyse, inspect, serve, release."""
 
 import inspect
 import json
@@ -11,9 +11,12 @@ from typing import Annotated, Any
 
 import tyro
 
+from expire_span.analysis.commands import ANALYSES, release
+from expire_span.analysis.commands import inspect as inspect_run
 from expire_span.demo import demo
 from expire_span.experiments import EXPERIMENTS
 from expire_span.reproduce import reproduce
+from expire_span.serve.command import serve
 from expire_span.tasks import Split
 from expire_span.training.distributed import join_ranks, restarted
 from expire_span.training.evaluation import Bookmark, Evaluation
@@ -36,6 +39,10 @@ DESCRIPTION = """Transformers that learn what to forget.
     expire-span evaluate runs/mine --split test
     expire-span reproduce colliding --scale single
                                          a table of the paper, with its numbers beside ours
+    expire-span inspect runs/mine --text FILE --out report.html
+                                         what is remembered of a text, in one HTML file
+    expire-span serve runs/mine          the same with an editor, on this machine
+    expire-span analyse --help           plots and tables of what is remembered
     torchrun --nproc-per-node 8 -m expire_span train text ...
                                          the same on several GPUs
 """
@@ -158,6 +165,10 @@ def train() -> None:
     """Train an experiment; `train NAME --help` shows its settings, every one an option."""
 
 
+def analyse() -> None:
+    """Plots and tables of what a model remembers; `analyse NAME --help` shows the settings."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; a mistake in it ends with one sentence, not with a traceback."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -171,6 +182,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif arguments[:1] == ["train"]:
             experiments = {name: _train_command(name) for name in EXPERIMENTS}
             _run(experiments, arguments[1:], "expire-span train", inspect.getdoc(train))
+        elif arguments[:1] == ["analyse"]:
+            _run(ANALYSES, arguments[1:], "expire-span analyse", inspect.getdoc(analyse))
         else:
             commands: dict[str, Callable[..., None]] = {
                 "demo": demo,
@@ -178,6 +191,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "evaluate": evaluate,
                 "list": list_experiments,
                 "reproduce": reproduce,
+                "analyse": analyse,
+                "inspect": inspect_run,
+                "serve": serve,
+                "release": release,
             }
             _run(commands, arguments, "expire-span", DESCRIPTION)
     except BrokenPipeError:  # whoever read our output has seen enough
