@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import torch
-from policies import Case, make_model
-from small_runs import small_experiment
 
 from expire_span import ExpireSpan
 from expire_span.analysis.codec import ByteCodec
 from expire_span.analysis.subject import Subject
 from expire_span.model.memory import AnyMemory
 from expire_span.tasks import Text
+from policies import Case, make_model
+from small_runs import small_experiment
 
 EXPIRING = ExpireSpan(60, 8, initial=0.4)
 

@@ -18,7 +18,13 @@ def test_list_names_every_experiment(capsys):
     assert all(len(line.split(maxsplit=1)[1]) > 20 for line in printed)
 
 
-@pytest.mark.parametrize("arguments", [[], ["train"], ["evaluate"], ["demo"], ["train", "recall"]])
+HELPFUL = "train evaluate demo inspect serve release analyse".split()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], *([name] for name in HELPFUL), ["train", "recall"], ["analyse", "cut"]],
+)
 def test_help_is_there_for_every_command(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         main([*arguments, "--help"])

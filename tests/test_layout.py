@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "training": {"tasks", "model", "model.ops", "model.memory"},
     "experiments": {"tasks", "model", "model.memory", "training"},
     "analysis": {"tasks", "model", "model.memory", "training", "experiments"},
+    "serve": {"tasks", "analysis"},
 }
 
 

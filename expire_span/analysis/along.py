@@ -3,12 +3,12 @@
 Shapes: N calls of the model (blocks), layers.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from expire_span.analysis.codec import Codec
 from expire_span.analysis.recording import Recording
 
 
@@ -46,9 +46,7 @@ def along(recording: Recording, row: int = 0) -> Along:
     return Along(recording.ends, np.array(bits), recording.live, recording.held)
 
 
-def spikes(
-    recording: Recording, pieces: Sequence[str], *, row: int = 0, most: int = 10
-) -> list[Spike]:
+def spikes(recording: Recording, codec: Codec, *, row: int = 0, most: int = 10) -> list[Spike]:
     """The blocks with the highest loss, worst first."""
     found = along(recording, row)
     begins = np.concatenate([[0], found.ends[:-1]])
@@ -58,7 +56,7 @@ def spikes(
             first=int(begins[n]),
             bits=float(found.bits[n]),
             live=float(found.live[:, n].mean()),
-            text="".join(pieces[begins[n] : found.ends[n]]),
+            text="".join(codec.pieces(recording.tokens[row, begins[n] : found.ends[n]].tolist())),
         )
         for n in order
     ]

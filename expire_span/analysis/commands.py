@@ -186,7 +186,7 @@ def stream(
     heads = [f"{kind}_layer_{n + 1}" for kind in ("live", "held") for n in numbers]
     columns = zip(found.ends, found.bits, *found.live, *found.held, strict=True)
     written.append(write_csv(out / "stream.csv", ["steps", "bits", *heads], columns))
-    worst = spikes(recording, subject.codec.pieces(recording.tokens[0].tolist()))
+    worst = spikes(recording, subject.codec)
     written.append(write_records(out / "spikes.csv", worst))
     mean = np.nanmean(recording.loss[0].astype(np.float64)) / np.log(2)
     print(f"{mean:.4f} bits a {subject.codec.unit} over {recording.steps} steps.")

@@ -11,7 +11,7 @@ Shapes: B rows, T steps, layers, H heads, N calls of the model.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ class Recorder:
         block = slice(self.clock, self.clock + length)
         kept.tokens[:, block] = batch.inputs.cpu()
         kept.targets[:, block] = batch.targets.cpu()
-        kept.loss[:, block] = nll.masked_fill(~batch.scored, torch.nan).float().cpu()
+        kept.loss[:, block] = nll.float().cpu().masked_fill(~batch.scored.cpu(), torch.nan)
         kept.live[:, self._calls] = step.stats.live.cpu()
         kept.held[:, self._calls] = step.stats.held.cpu()
         for layer, spans in enumerate(step.spans):
@@ -158,6 +158,14 @@ class Recorder:
         self._calls += 1
         for layer, memory in enumerate(step.memory.layers):
             self._follow(layer, length, held_steps(memory, self.clock, self._policy))
+
+    def so_far(self) -> Recording:
+        """What has been read until now; the same arrays, not a copy."""
+        kept, steps, calls = self.recording, slice(self.clock), slice(self._calls)
+        by_step = ("tokens", "targets", "loss", "spans", "deleted", "pooled")
+        parts = {name: getattr(kept, name)[..., steps] for name in by_step}
+        parts |= {name: getattr(kept, name)[..., calls] for name in ("ends", "live", "held")}
+        return replace(kept, **parts)
 
     def _follow(self, layer: int, length: int, now: Any) -> None:
         """Find what this call deleted or pooled."""

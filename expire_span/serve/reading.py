@@ -54,7 +54,8 @@ def write_on(subject: Subject, text: str, wish: Wish) -> Iterator[dict[str, Any]
         memory = step.memory
         yield {}  # a moment to look at the clock
     assert step is not None
-    yield {"text": read(subject, text, math.inf)}
+    pieces = codec.pieces(tokens.tolist())
+    yield {"text": view_data(recorder.so_far(), pieces, codec.unit)}
     generator = torch.Generator().manual_seed(wish.seed)
     spell = codec.speller()
     for _ in range(wish.length):

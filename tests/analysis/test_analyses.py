@@ -2,13 +2,12 @@
 
 import csv
 import json
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from reading_models import reading_subject, text_of_some_length
-from small_runs import small_experiment
 
 from expire_span import FixedSpan
 from expire_span.analysis import plots
@@ -21,6 +20,8 @@ from expire_span.analysis.sizes import find_runs, read_size
 from expire_span.cli import main
 from expire_span.tasks import Text
 from expire_span.training.loop import train
+from reading_models import reading_subject, text_of_some_length
+from small_runs import small_experiment
 
 TEXT = "In Egypt the café of Egypt is known in all Egypt.\n"
 
@@ -75,7 +76,7 @@ def test_a_cut_is_a_plain_second_run():
     np.testing.assert_array_equal(cut[1:], plain_run(subject, text, limit=10)[1])
     assert (whole[1:] != cut[1:]).any()
     worst = suffering(found, most=1000)
-    assert all(a.lost >= b.lost for a, b in zip(worst, worst[1:], strict=False))
+    assert all(one.lost >= two.lost for one, two in pairwise(worst))
     data = text.encode()
     for one in worst:
         word = one.word.encode()
@@ -128,7 +129,7 @@ def test_losses_stand_along_the_stream():
     nll = plain_run(subject, text)[1]
     means = [part.mean() / np.log(2) for part in np.split(nll, found.ends[:-1])]
     np.testing.assert_allclose(found.bits, means, rtol=1e-6)
-    worst = spikes(recording, subject.codec.pieces(list(text.encode())), most=2)
+    worst = spikes(recording, subject.codec, most=2)
     assert worst[0].bits == pytest.approx(max(means), rel=1e-6)
     assert worst[0].text.encode() == text.encode()[worst[0].first : worst[0].first + 16]
 

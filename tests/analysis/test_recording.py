@@ -1,14 +1,15 @@
 """Recordings against the models they were made of."""
 
+import re
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from policies import CASES, VOCAB, Case, every_case, make_model, random_tokens, read
 
-from expire_span import Transformer
+from expire_span import ExpireSpan, Transformer
 from expire_span.analysis.recording import (
     NOT_YET,
     Recording,
@@ -20,7 +21,8 @@ from expire_span.analysis.recording import (
     text_batches,
 )
 from expire_span.model.ops.ramp import is_alive
-from expire_span.tasks import Batch, Copy, Recall
+from expire_span.tasks import Batch, Copy, Recall, Text
+from policies import CASES, VOCAB, Case, every_case, make_model, random_tokens, read
 
 STEPS = 83
 
@@ -180,3 +182,27 @@ def test_a_model_in_training_is_refused():
     with pytest.raises(ValueError, match="nothing to read"):
         record_tokens(model, [])
     assert VOCAB > 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much RAM is in use")
+def test_a_stream_of_a_million_needs_no_more_ram_than_a_short_one(tmp_path: Path):
+    path = tmp_path / "text"
+    path.write_bytes(bytes(range(32, 127)) * 22_000)
+    task = Text(str(path), train_share=0.0001, valid_share=0.4998)
+    case = Case(ExpireSpan(64, 8, initial=0.2), block=512)
+    model = make_model(case, vocab=256, layers=1, attention="auto").float()
+    record_task(model, task, "valid", blocks=100, folder=tmp_path / "short")
+    before = _private_ram()
+    found = record_task(model, task, "valid", folder=tmp_path / "long")
+    grown = _private_ram() - before
+    size = sum(file.stat().st_size for file in (tmp_path / "long").iterdir())
+    assert found.steps > 1_000_000
+    assert size > 24 * 2**20
+    assert grown < 6 * 2**20, f"{grown / 2**20:.1f} MiB"
+
+
+def _private_ram() -> int:
+    """Bytes of RAM that are no mapped file's."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(r"RssAnon:\s+(\d+)", status)[1])

@@ -1,16 +1,17 @@
 """The report: one file, and what a real browser makes of it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from browser import Visit, browser
-from reading_models import reading_subject
 
-from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan
+from browser import Visit, browser
+from expire_span import AdaptiveSpan, Compressive, FixedSpan
 from expire_span.analysis.counterfactual import Replacement, counterfactual
 from expire_span.analysis.recording import NOT_YET, record_tokens
 from expire_span.analysis.report import Report, fill, script_json, write_report
+from reading_models import reading_subject
 
 TEXT = "Egypt is <b>not</b> &amp; the café of Egypt;\n== 1869 ==\n</script> @style@ \u2028\n" * 4
 
@@ -28,7 +29,7 @@ def report_of(subject, text, path, replacement=None):
 
 
 def test_a_report_holds_the_text_and_all_numbers(tmp_path):
-    recording, url = report_of(reading_subject(), TEXT, tmp_path / "report.html")
+    recording, _ = report_of(reading_subject(), TEXT, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count("</script>") == 2  # none of the text's own
     data = json.loads(page.split('type="application/json">')[1].split("</script>")[0])
@@ -135,7 +136,7 @@ def test_versions_stand_side_by_side(chromium, tmp_path):
     "memory", [FixedSpan(20), AdaptiveSpan(40, 4, initial=0.5), Compressive(16, 2, 4)]
 )
 def test_other_memories_have_reports_too(chromium, tmp_path, memory):
-    recording, url = report_of(reading_subject(memory), TEXT, tmp_path / "report.html")
+    _, url = report_of(reading_subject(memory), TEXT, tmp_path / "report.html")
     visit = Visit(chromium, url)
     visit.page.get_by_label("Steps read").fill("100")
     visit.settle()
@@ -143,10 +144,23 @@ def test_other_memories_have_reports_too(chromium, tmp_path, memory):
     visit.close()
 
 
+def tiled(recording, times):
+    """The same recording over and over: what a page does with it depends on its length alone."""
+    steps = recording.steps
+    by_step = ("tokens", "targets", "loss", "spans", "deleted", "pooled")
+    parts = {name: np.concatenate([getattr(recording, name)] * times, -1) for name in by_step}
+    later = np.repeat(np.arange(times) * steps, steps)
+    parts["deleted"] = np.where(parts["deleted"] < 0, NOT_YET, parts["deleted"] + later)
+    return replace(recording, **parts)
+
+
 def test_a_long_text_stays_light(chromium, tmp_path):
-    subject = reading_subject(ExpireSpan(64, 8, initial=0.1), block=256)
-    text = (TEXT * 1500)[:100_000]
-    _, url = report_of(subject, text, tmp_path / "long.html")
+    subject = reading_subject(block=256)
+    once = (TEXT * 30)[:2000]
+    recording = record_tokens(subject.model, subject.codec.encode(once), name="long")
+    url = f"file://{write_report(Report(subject, tiled(recording, 50)), tmp_path / 'long.html')}"
+    text = once * 50
+    assert len(text) == 100_000
     visit = Visit(chromium, url)
     page = visit.page
     assert page.locator(".text").text_content() == text

@@ -1,11 +1,11 @@
 """The live page in a real browser."""
 
 import pytest
-from browser import Visit, browser, served
-from reading_models import reading_subject
 
+from browser import Visit, browser, served
 from expire_span import FixedSpan
 from expire_span.serve.limits import Limits
+from reading_models import reading_subject
 
 LIMITS = Limits(characters=2000, continuation=60)
 

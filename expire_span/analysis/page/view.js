@@ -282,6 +282,7 @@ class MemoryView {
     for (const view of [this, ...this.peers]) {
       view.stop();
       view.setTime(time === null ? null : Math.min(time, view.data.pieces.length));
+      if (time !== null) view.follow(view.time - 1);
     }
   }
 
