@@ -18,6 +18,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import NDArray
 
 from expire_span.analysis.along import Along
@@ -200,7 +201,11 @@ def plot_sizes(found: Sequence[Size]) -> Figure:
             place = (one.live, one.performance)
             axes.annotate(one.run, place, (4, 4), textcoords="offset points", fontsize=6)
     axes.set_xscale("log")
+    for formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        formatter(StrMethodFormatter("{x:g}"))
+    axes.tick_params(axis="x", which="both", labelsize=7)
     axes.set(xlabel="live memories per layer", ylabel=f"{found[0].metric} ({found[0].split})")
+    axes.set_title("Performance against memory size", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return figure

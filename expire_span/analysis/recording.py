@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from expire_span.analysis.held import Held, held_steps
-from expire_span.model.memory import AdaptiveSpan, Compressive, ExpireSpan
+from expire_span.analysis.held import Held, LayerHeld, held_steps
+from expire_span.model.memory import AdaptiveSpan, Compressive, ExpireSpan, Memory
 from expire_span.model.transformer import Step, Transformer
 from expire_span.tasks import Batch, Split, Task
 from expire_span.training.evaluation import autocast, count_blocks
@@ -134,7 +134,8 @@ class Recorder:
         arrays = {name: _array(folder, name, *shapes[name]) for name in ARRAYS}
         self.recording = Recording(about, **arrays)
         self.clock, self._calls = 0, 0
-        self._alive = [_NONE] * about.layers  # what each layer held so far, as keys
+        # What each layer held after the last call, as keys: in any form, and as states of their own.
+        self._alive = [_NONE] * about.layers
         self._single = [_NONE] * about.layers
 
     @torch.no_grad()
@@ -167,17 +168,18 @@ class Recorder:
         parts |= {name: getattr(kept, name)[..., calls] for name in ("ends", "live", "held")}
         return replace(kept, **parts)
 
-    def _follow(self, layer: int, length: int, now: Any) -> None:
+    def _follow(self, layer: int, length: int, now: LayerHeld) -> None:
         """Find what this call deleted or pooled."""
         rows, steps = self.recording.tokens.shape
         fresh = np.arange(self.clock - length, self.clock)
-        new = (np.arange(rows)[:, None] * steps + fresh).ravel()
+        read = (np.arange(rows)[:, None] * steps + fresh).ravel()
         single = _keys(now.single, steps)
         pooled = _NONE if now.pooled is None else np.setdiff1d(_keys(now.pooled, steps), single)
         alive = np.union1d(single, pooled)
-        gone = np.setdiff1d(np.concatenate([self._alive[layer], new]), alive)
+        gone = np.setdiff1d(np.concatenate([self._alive[layer], read]), alive)
         self.recording.deleted[layer].reshape(-1)[gone] = self.clock
-        merged = np.setdiff1d(pooled, np.setdiff1d(self._alive[layer], self._single[layer]))
+        pooled_before = np.setdiff1d(self._alive[layer], self._single[layer])
+        merged = np.setdiff1d(pooled, pooled_before)
         self.recording.pooled[layer].reshape(-1)[merged] = self.clock
         self._alive[layer], self._single[layer] = alive, single
 
@@ -223,7 +225,7 @@ def record(
 def read_block(
     model: Transformer,
     batch: Batch,
-    memory: Any,
+    memory: Memory,
     *,
     limit: int | None = None,
     precision: str = "float32",

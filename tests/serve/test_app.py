@@ -3,6 +3,7 @@
 import asyncio
 import json
 import resource
+import socket
 import sys
 
 import httpx
@@ -214,3 +215,17 @@ def test_addresses_are_loopback_unless_told_otherwise():
     assert Address().host == "127.0.0.1"
     assert set(Address(port=1).hosts()) == {"127.0.0.1:1", "localhost:1", "[::1]:1"}
     assert "lab:1" in Address(port=1, host="0.0.0.0", names=("Lab",)).hosts()
+
+
+def test_who_never_finishes_a_question_is_let_go(capfd):
+    with served(SUBJECTS, Limits(seconds=0.3)) as url:
+        port = httpx.URL(url).port
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as slow:
+            head = f"POST /api/read HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+            slow.sendall(
+                f"{head}Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{{".encode()
+            )
+            answer = slow.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert httpx.post(f"{url}api/read", json={"text": TEXT, "model": "one"}).status_code == 200
+    assert "Traceback" not in capfd.readouterr().err
