@@ -66,7 +66,7 @@ def plot_texts(
     grids = [_grid(text[:cut]) for text, cut in zip(texts, cuts, strict=True)]
     lines = [max(line for line, _ in grid) + 1 for grid in grids]
     shown = np.concatenate([value[:cut] for value, cut in zip(values, cuts, strict=True)])
-    scale = Normalize(0, max(float(np.percentile(shown, 99)), 1.0))
+    scale = Normalize(0, max(float(np.percentile(shown, 96)), 1.0))
     figure, axes = plt.subplots(
         len(texts),
         1,
@@ -81,7 +81,7 @@ def plot_texts(
             _frame(axis, [grids[n][k] for k in passage if k < cuts[n]])
         axis.set_title(title, loc="left", fontsize=9)
     bar = figure.colorbar(
-        ScalarMappable(scale, SHADES), ax=axes[:, 0].tolist(), fraction=0.02, pad=0.01
+        ScalarMappable(scale, SHADES), extend="max", ax=axes[:, 0].tolist(), fraction=0.02, pad=0.01
     )
     bar.set_label("expire-span (steps)", fontsize=8)
     bar.ax.tick_params(labelsize=7)

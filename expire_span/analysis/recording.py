@@ -125,16 +125,16 @@ class Recorder:
         limit: int | None = None,
         folder: Path | None = None,
     ):
-        self._policy = model.config.memory
+        self._policy, self._folder = model.config.memory, folder
         about = _about(model, name, limit)
         shapes = _shapes(about, rows, steps, calls)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / ABOUT_FILE).write_text(json.dumps(asdict(about), indent=2) + "\n")
+            (folder / ABOUT_FILE).unlink(missing_ok=True)  # until `finish`, there is none
         arrays = {name: _array(folder, name, *shapes[name]) for name in ARRAYS}
         self.recording = Recording(about, **arrays)
         self.clock, self._calls = 0, 0
-        # What each layer held after the last call, as keys: in any form, and as states of their own.
+        # What each layer held after the last call, as keys: in any form, and as single states.
         self._alive = [_NONE] * about.layers
         self._single = [_NONE] * about.layers
 
@@ -159,6 +159,15 @@ class Recorder:
         self._calls += 1
         for layer, memory in enumerate(step.memory.layers):
             self._follow(layer, length, held_steps(memory, self.clock, self._policy))
+
+    def finish(self) -> Recording:
+        """The whole recording; only now can it be opened from its folder."""
+        if self._folder is not None:
+            for name in ARRAYS:
+                getattr(self.recording, name).flush()
+            text = json.dumps(asdict(self.recording.about), indent=2)
+            (self._folder / ABOUT_FILE).write_text(f"{text}\n")
+        return self.recording
 
     def so_far(self) -> Recording:
         """What has been read until now; the same arrays, not a copy."""
@@ -218,7 +227,7 @@ def record(
         step, nll = read_block(model, batch, memory, limit=limit, precision=precision)
         recorder.add(batch, step, nll)
         memory = step.memory
-    return recorder.recording
+    return recorder.finish()
 
 
 @torch.no_grad()

@@ -20,7 +20,6 @@ def view_data(recording: Recording, pieces: Sequence[str], unit: str = "token") 
         "name": about.name,
         "policy": about.policy,
         "layers": about.layers,
-        "maxSpan": about.max_span,
         "ramp": about.ramp,
         "unit": unit,
         "pieces": list(pieces),

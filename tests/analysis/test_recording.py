@@ -2,7 +2,7 @@
 
 import re
 import sys
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -144,7 +144,19 @@ def test_a_recording_on_the_disk_is_the_same(tmp_path: Path):
         np.testing.assert_array_equal(getattr(opened, name), getattr(in_ram, name))
 
 
-def test_what_is_no_recording_is_refused(tmp_path: Path):
+def test_what_is_no_whole_recording_is_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="holds no whole recording"):
+        Recording.open(tmp_path)
+    model, tokens = make_model(CASES["expire"]), random_tokens(1, STEPS)
+    recorded(model, tokens, folder=tmp_path)
+    assert Recording.open(tmp_path).steps == STEPS
+
+    def broken():
+        yield from islice(text_batches(tokens[0].numpy(), 8), 3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record(model, broken(), name="some", rows=1, steps=STEPS, folder=tmp_path)
     with pytest.raises(ValueError, match="holds no whole recording"):
         Recording.open(tmp_path)
 

@@ -304,8 +304,9 @@ class MemoryView {
       this.values[n] = found;
     }
     const sorted = Float32Array.from(this.values).sort();
-    this.top = Math.max(sorted[Math.floor(0.99 * (tokens - 1))] || 0, 1);
+    this.top = Math.max(sorted[Math.floor(0.96 * (tokens - 1))] || 0, 1);
     if (this.reference) this.top = this.reference.top; // shades mean the same in both
+    this.longest = data.spans.reduce((a, b) => Math.max(a, b), 1); // of any layer
     this.compareValues();
     this.drawTime();
     this.later("see", "repaint", "drawCurve", "tell");
@@ -508,7 +509,7 @@ class MemoryView {
     const rows = Array.from({ length: data.layers }, (_, layer) => {
       const place = layer * data.capacity + token, span = data.spans[place], deleted = data.deleted[place];
       const bar = make("i");
-      bar.style.width = `${100 * Math.min(span / data.maxSpan, 1)}%`;
+      bar.style.width = `${100 * Math.min(span / this.longest, 1)}%`;
       return make("tr", { class: String(layer) === this.layer ? "chosen" : null },
         make("td", {}, `${layer + 1}`),
         make("td", {}, whole(span), make("span", { class: "meter" }, bar)),
@@ -528,7 +529,8 @@ class MemoryView {
       : ["0", `${whole(this.top)} steps or more`];
     this.legend.replaceChildren(make("span", { class: "key" }, ends[0], bar, ends[1]));
     if (this.time !== null) this.legend.append(
-      make("span", { class: "key" }, make("span", { class: `sample s${LEVELS - 8} fading` }, "abc"), "fading"),
+      make("span", { class: "key" }, make("span", { class: `sample s${LEVELS - 8} fading` }, "abc"),
+        this.layersShown().length > 1 ? "fading, or gone in some layers" : "fading"),
       make("span", { class: "key" }, make("span", { class: "sample gone" }, "abc"), "forgotten"),
       make("span", { class: "key" }, make("span", { class: "sample unread" }, "abc"), "not read yet"));
   }
