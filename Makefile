@@ -5,6 +5,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Pages are tested in the system's Chromium. Where it is missing, root gets it from the distribution;
+# anyone else is told, and these tests are skipped.
+NAMES := chromium chromium-browser google-chrome google-chrome-stable chrome
+BROWSER := for name in $(NAMES); do if command -v $$name; then exit; fi; done >/dev/null; \
+	{ [ "$$(id -u)" = 0 ] && apt-get install --yes --quiet --no-install-recommends chromium; } \
+	|| echo "No Chromium was found or installed: tests of pages in a browser will be skipped."
+
 .PHONY: demo test test-all check format clean
 
 demo: .venv/ready
@@ -30,6 +37,7 @@ format: .venv/ready
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: set PYTHON=...')"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@$(BROWSER)
 	touch .venv/ready
 
 clean:

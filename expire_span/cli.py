@@ -1,4 +1,4 @@
-"""The command line: demo, train, evaluate, list, reproduce; watch and sweep for agents."""
+"""The command line: train, evaluate, reproduce, watch, sweep, analyse, inspect, serve and more."""
 
 import inspect
 import json
@@ -13,9 +13,12 @@ import tyro
 
 from expire_span.agent.commands import concern_agents, run_command, sweep, watch
 from expire_span.agent.experiments import AGENT_EXPERIMENTS
+from expire_span.analysis.commands import ANALYSES, release
+from expire_span.analysis.commands import inspect as inspect_run
 from expire_span.demo import demo
 from expire_span.experiments import EXPERIMENTS
 from expire_span.reproduce import reproduce
+from expire_span.serve.command import serve
 from expire_span.tasks import Split
 from expire_span.training.distributed import join_ranks, restarted
 from expire_span.training.evaluation import Bookmark, Evaluation
@@ -43,6 +46,10 @@ DESCRIPTION = """Transformers that learn what to forget.
     expire-span watch runs/agent         an episode of it as an animated picture
     expire-span sweep corridor --out runs/sweep
                                          performance against memory
+    expire-span inspect runs/mine --text FILE --out report.html
+                                         what is remembered of a text, in one HTML file
+    expire-span serve runs/mine          the same with an editor, on this machine
+    expire-span analyse --help           plots and tables of what is remembered
     torchrun --nproc-per-node 8 -m expire_span train text ...
                                          the same on several GPUs
 """
@@ -163,6 +170,10 @@ def train() -> None:
     """Train an experiment; `train NAME --help` shows its settings, every one an option."""
 
 
+def analyse() -> None:
+    """Plots and tables of what a model remembers; `analyse NAME --help` shows the settings."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; a mistake in it ends with one sentence, not with a traceback."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -178,6 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif arguments[:1] == ["train"]:
             experiments = {name: _train_command(name) for name in EXPERIMENTS}
             _run(experiments, arguments[1:], "expire-span train", inspect.getdoc(train))
+        elif arguments[:1] == ["analyse"]:
+            _run(ANALYSES, arguments[1:], "expire-span analyse", inspect.getdoc(analyse))
         else:
             commands: dict[str, Callable[..., None]] = {
                 "demo": demo,
@@ -187,6 +200,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "reproduce": reproduce,
                 "watch": watch,
                 "sweep": sweep,
+                "analyse": analyse,
+                "inspect": inspect_run,
+                "serve": serve,
+                "release": release,
             }
             _run(commands, arguments, "expire-span", DESCRIPTION)
     except BrokenPipeError:  # whoever read our output has seen enough

@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from expire_span.analysis.pictures import Bar, Point, save_demo_picture
-from expire_span.analysis.record import record_spans
+from expire_span.analysis.recording import record_task
 from expire_span.experiments.recall import EXPIRE_SPAN, recall
 from expire_span.model.memory import AnyMemory, FixedSpan
 from expire_span.model.transformer import Transformer
@@ -115,8 +115,8 @@ def _verdict(expiring: Result, long: Result) -> str:
 
 def _bars(model: Transformer, task: Recall, seed: int) -> list[Bar]:
     """Tokens of one row, with the longest span that any layer gave to each."""
-    record = record_spans(model.eval(), task.stream("test", 1, seed), DRAWN_BLOCKS)
-    tokens, spans = record.tokens[0], record.spans[:, 0].amax(dim=0)
+    record = record_task(model.eval(), task, "test", blocks=DRAWN_BLOCKS, seed=seed)
+    tokens, spans = torch.from_numpy(record.tokens[0]), record.spans[:, 0].max(axis=0)
     cue, query = task.is_cue(tokens), task.is_query(tokens)
     groups = ["cue" if c else "query" if q else "filler" for c, q in zip(cue, query, strict=True)]
     return [

@@ -19,13 +19,11 @@ def test_list_names_every_experiment(capsys):
     assert all(len(line.split(maxsplit=1)[1]) > 20 for line in printed)
 
 
-HELP = [
-    [], ["train"], ["evaluate"], ["demo"], ["watch"], ["sweep"],
-    ["train", "recall"], ["train", "corridor"], ["train", "portal", "smoke"],
-]  # fmt: skip
+COMMANDS = "train evaluate demo watch sweep inspect serve release analyse".split()
+DEEPER = ["train recall", "train corridor", "train portal smoke", "analyse cut"]
 
 
-@pytest.mark.parametrize("arguments", HELP)
+@pytest.mark.parametrize("arguments", [[], *(name.split() for name in COMMANDS + DEEPER)])
 def test_help_is_there_for_every_command(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         main([*arguments, "--help"])

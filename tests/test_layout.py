@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "agent": {"worlds", "model", "model.ops", "model.memory", "training"},
     "experiments": {"tasks", "model", "model.memory", "training"},
     "analysis": {"tasks", "model", "model.memory", "training", "experiments"},
+    "serve": {"tasks", "analysis"},
 }
 
 

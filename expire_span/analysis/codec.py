@@ -1,0 +1,244 @@
+"""Text and tokens: what a run's task reads, and how its tokens are shown.
+
+Every token has a piece of text, and the pieces of a text joined are that text. A character of
+several bytes is the piece of its last byte; the bytes before it have an empty one.
+
+Example: the bytes of "né" are 6e c3 a9, their pieces "n", "" and "é".
+"""
+
+import codecs
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expire_span.tasks import PG19, Documents, Enwik8, Task, Text, WikiText
+from expire_span.tasks import pg19 as pg19_files
+from expire_span.tasks import wikitext as wikitext_files
+
+Tokens = NDArray[np.int64]
+
+# The byte values that occur in enwik8, whose checksum is in `tasks/enwik8.py`.
+ENWIK8_BYTES = (
+    *range(9, 11),
+    *range(32, 127),
+    *range(128, 192),
+    *range(194, 221),
+    222,
+    *range(224, 238),
+    *range(239, 241),
+)
+
+
+class Codec(ABC):
+    """Turns text into tokens, and tokens into pieces of text."""
+
+    unit: str = "token"
+    """What a token is, to be read after a number."""
+
+    @abstractmethod
+    def encode(self, text: str) -> Tokens:
+        """The tokens of a text, [T]."""
+
+    @abstractmethod
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """The text of every token."""
+
+    def speller(self) -> Callable[[int], str]:
+        """Gives the text of one token after another, as they are written."""
+        return lambda token: self.pieces([token])[0]
+
+
+class ByteCodec(Codec):
+    """Bytes of UTF-8, or those of them that have a token.
+
+    Args:
+        values: the byte that each token stands for.
+    """
+
+    unit = "byte"
+
+    def __init__(self, values: Sequence[int] = range(256)):
+        self._values = bytes(values)
+        self._tokens = np.full(256, -1)
+        self._tokens[list(values)] = np.arange(len(values))
+
+    def encode(self, text: str) -> Tokens:
+        """One token a byte; refuses bytes that this model has never met."""
+        found = self._tokens[np.frombuffer(text.encode(), dtype=np.uint8)]
+        if len(found) and found.min() < 0:
+            strange = next(c for c in text if (self._tokens[list(c.encode())] < 0).any())
+            raise ValueError(f"This model has no token for {strange!r}: remove it from the text.")
+        return found.astype(np.int64)
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """A character stands at its last byte; bytes that are no UTF-8 are shown as �."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        data = [bytes([self._values[token]]) for token in tokens]
+        last = len(data) - 1
+        return [decoder.decode(byte, final=n == last) for n, byte in enumerate(data)]
+
+    def speller(self) -> Callable[[int], str]:
+        """A character comes with its last byte."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        return lambda token: decoder.decode(bytes([self._values[token]]))
+
+
+class CharacterCodec(Codec):
+    """One token a character.
+
+    Args:
+        characters: those of tokens 1, 2, ...; 0 is any other.
+    """
+
+    unit = "character"
+
+    def __init__(self, characters: str):
+        self._characters = "�" + characters
+        self._tokens = {character: token for token, character in enumerate(self._characters)}
+
+    def encode(self, text: str) -> Tokens:
+        """Characters outside the vocabulary become the unknown one."""
+        return np.array([self._tokens.get(character, 0) for character in text], dtype=np.int64)
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """The characters."""
+        known = len(self._characters)
+        return [self._characters[token] if token < known else "�" for token in tokens]
+
+
+class WordCodec(Codec):
+    """Words between spaces.
+
+    Args:
+        words: the word of each token.
+        end_of_line: the word that stands for one.
+        unknown: the word that stands for all others; None to refuse them.
+    """
+
+    unit = "word"
+
+    def __init__(
+        self, words: Sequence[str], end_of_line: str | None = None, unknown: str | None = None
+    ):
+        self._words = words
+        self._tokens = {word: token for token, word in enumerate(words)}
+        self._end, self._unknown = end_of_line, unknown
+
+    def encode(self, text: str) -> Tokens:
+        """Every line ends with its word, if there is one."""
+        ends = [] if self._end is None else [self._end]
+        lines = text.splitlines()
+        words = [word for line in lines for word in [*line.split(), *ends]]
+        strange = next((word for word in words if word not in self._tokens), None)
+        if strange is not None and self._unknown is None:
+            raise ValueError(f"This model has no word {strange!r}: remove it from the text.")
+        unknown = self._tokens.get(self._unknown or "", 0)
+        return np.array([self._tokens.get(word, unknown) for word in words], dtype=np.int64)
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """A space after every word, a new line for every end of one."""
+        known = len(self._words)
+        words = [self._words[token] if token < known else "�" for token in tokens]
+        return ["\n" if word == self._end else f"{word} " for word in words]
+
+
+class NumberCodec(Codec):
+    """Tokens of made-up tasks, written as numbers."""
+
+    def __init__(self, vocab: int):
+        self._vocab = vocab
+
+    def encode(self, text: str) -> Tokens:
+        """Numbers between spaces."""
+        found = text.split()
+        if any(not re.fullmatch(r"\d+", word) or int(word) >= self._vocab for word in found):
+            raise ValueError(
+                f"This model reads numbers from 0 to {self._vocab - 1} with spaces between them."
+            )
+        return np.array([int(word) for word in found], dtype=np.int64)
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """The numbers, each with a space."""
+        return [f"{token} " for token in tokens]
+
+
+class TokenizerCodec(Codec):
+    """The tokens of a Hugging Face tokenizer."""
+
+    def __init__(self, path: str):
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(Path(path).expanduser()))
+
+    def encode(self, text: str) -> Tokens:
+        """As in training: no special tokens."""
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return np.array(ids, dtype=np.int64)
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """What each token adds to the text so far."""
+        return [self._piece(tokens[max(n - 1, 0) : n + 1]) for n in range(len(tokens))]
+
+    def speller(self) -> Callable[[int], str]:
+        """What each token adds to the one before it."""
+        pair: list[int] = []
+
+        def spell(token: int) -> str:
+            pair[:] = [*pair[-1:], token]
+            return self._piece(pair)
+
+        return spell
+
+    def _piece(self, pair: Sequence[int]) -> str:
+        """The text of the last of two tokens; some have a space in front only after another."""
+        together = self._tokenizer.decode(list(pair), skip_special_tokens=False)
+        before = self._tokenizer.decode(list(pair[:-1]), skip_special_tokens=False)
+        return together.removeprefix(before)
+
+
+class Places:
+    """Where the characters of a text stand among its tokens.
+
+    Args:
+        pieces: the text of every token.
+    """
+
+    def __init__(self, pieces: Sequence[str]):
+        self._pieces = pieces
+        self._ends = np.cumsum([len(piece) for piece in pieces])
+
+    def tokens(self, first: int, last: int) -> range:
+        """The tokens of the characters first, ..., last - 1, with every byte of them.
+
+        Example: in "né!" of four bytes, characters 1 to before 2 are the tokens 1 and 2.
+        """
+        begin = int(self._ends.searchsorted(first, side="right"))
+        while begin > 0 and not self._pieces[begin - 1]:
+            begin -= 1
+        end = int(self._ends.searchsorted(last - 1, side="right")) + 1
+        return range(begin, end if last > first else begin)
+
+
+def codec_of(task: Task) -> Codec:
+    """What a model of this task reads."""
+    match task:
+        case Text():
+            return ByteCodec()
+        case Enwik8():
+            return ByteCodec(ENWIK8_BYTES)
+        case Documents():
+            return TokenizerCodec(task.tokenizer) if task.tokenizer else ByteCodec()
+        case PG19():
+            folder = pg19_files.prepared(task.path, task.vocabulary)
+            return CharacterCodec(json.loads((folder / "vocabulary.json").read_text()))
+        case WikiText():
+            folder = wikitext_files.prepared(task.path, task.vocabulary)
+            words = json.loads((folder / "vocabulary.json").read_text())
+            return WordCodec(words, wikitext_files.END_OF_LINE, wikitext_files.UNKNOWN)
+        case _:
+            return NumberCodec(task.vocab)

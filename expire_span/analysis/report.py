@@ -1,0 +1,93 @@
+"""One self-contained HTML file that shows what is remembered of a text; it needs no network."""
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from expire_span.analysis.counterfactual import Counterfactual
+from expire_span.analysis.recording import Recording
+from expire_span.analysis.subject import Subject
+from expire_span.analysis.view import view_data
+
+PAGE = Path(__file__).parent / "page"
+
+
+@dataclass(frozen=True)
+class Report:
+    """A text as it was read, and its other versions."""
+
+    subject: Subject
+    recording: Recording
+    versions: Sequence[Counterfactual] = ()
+
+
+def write_report(report: Report, path: Path) -> Path:
+    """Write the file."""
+    subject = report.subject
+    config = subject.model.config
+    heads = {"title": f"{subject.name} · {report.recording.steps:,} {subject.codec.unit}s"}
+    heads["about"] = (
+        f"{type(config.memory).__name__}, {config.layers} layers of width {config.width}, "
+        f"blocks of {config.block} steps. Darker (in dark colours: brighter) is kept longer."
+    )
+    filled = {
+        **{name: html.escape(text) for name, text in heads.items()},
+        "style": page_file("view.css"),
+        "script": page_file("view.js") + page_file("report.js"),
+        "data": script_json({"versions": _versions(report)}),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(fill(page_file("report.html"), filled), encoding="utf-8")
+    return path
+
+
+def page_file(name: str) -> str:
+    """One of the files that pages are made of."""
+    return (PAGE / name).read_text(encoding="utf-8")
+
+
+def fill(template: str, parts: dict[str, str]) -> str:
+    """Put parts in the place of their @names@; what is in a part is left as it is."""
+    pieces = [template]
+    for name, part in parts.items():
+        mark = f"@{name}@"
+        pieces = [
+            bit
+            for n, piece in enumerate(pieces)
+            for bit in (_around(piece, mark, part) if n % 2 == 0 else [piece])
+        ]
+    return "".join(pieces)
+
+
+def script_json(value: Any) -> str:
+    """JSON that can stand inside a script element: nothing in it can end one."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _around(piece: str, mark: str, part: str) -> list[str]:
+    """A piece of template with parts between: template and part in turn."""
+    bits = piece.split(mark)
+    return [bit for pair in ((bit, part) for bit in bits) for bit in pair][:-1]
+
+
+def _versions(report: Report) -> list[dict[str, Any]]:
+    codec = report.subject.codec
+
+    def version(recording: Recording, heading: str) -> dict[str, Any]:
+        pieces = codec.pieces(recording.tokens[0].tolist())
+        return {**view_data(recording, pieces, codec.unit), "heading": heading}
+
+    first = version(report.recording, "The text")
+    others = [
+        {
+            **version(other.after, f"With {other.replacement}"),
+            "passages": [
+                [p.before.start, p.before.stop, p.after.start, p.after.stop] for p in other.passages
+            ],
+        }
+        for other in report.versions
+    ]
+    return [first, *others]

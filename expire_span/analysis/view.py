@@ -1,0 +1,50 @@
+"""A recording as the page wants it: plain JSON, arrays as base64 of little-endian numbers.
+
+Shapes: T tokens, layers, N calls of the model.
+"""
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expire_span.analysis.recording import Recording, live_along
+
+
+def view_data(recording: Recording, pieces: Sequence[str], unit: str = "token") -> dict[str, Any]:
+    """All that `page/view.js` shows of the first row."""
+    about = recording.about
+    return {
+        "name": about.name,
+        "policy": about.policy,
+        "layers": about.layers,
+        "ramp": about.ramp,
+        "unit": unit,
+        "pieces": list(pieces),
+        "capacity": recording.steps,
+        "spans": _packed(recording.spans[:, 0], np.float32),
+        "deleted": _packed(recording.deleted[:, 0], np.int32),
+        "live": _packed(_live(recording), np.float32),
+        "loss": _packed(bits_by_token(recording), np.float32),
+    }
+
+
+def bits_by_token(recording: Recording) -> NDArray[np.float32]:
+    """What predicting each token cost, in bits; NaN for the first, which nothing predicted."""
+    bits = recording.loss[0] / np.float32(np.log(2))
+    return np.concatenate([[np.float32(np.nan)], bits[:-1]])
+
+
+def _live(recording: Recording) -> NDArray[np.floating]:
+    """Live memories at every step, [layers, T]: counted for Expire-Span, else means of calls."""
+    if recording.about.policy == "ExpireSpan":
+        return np.stack([live_along(recording, n) for n in range(recording.about.layers)])
+    lengths = np.diff(recording.ends, prepend=0)
+    return np.repeat(recording.live, lengths, axis=1)
+
+
+def _packed(values: NDArray[Any], kind: type) -> str:
+    little = np.ascontiguousarray(values, dtype=np.dtype(kind).newbyteorder("<"))
+    return base64.b64encode(little.tobytes()).decode("ascii")

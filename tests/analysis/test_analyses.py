@@ -1,0 +1,249 @@
+"""Every analysis against a plain run of the model it speaks of."""
+
+import csv
+import json
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+from expire_span import FixedSpan
+from expire_span.analysis import plots
+from expire_span.analysis.along import along, spikes
+from expire_span.analysis.classes import spans_by_class, spans_by_token, token_classes
+from expire_span.analysis.counterfactual import Replacement, counterfactual
+from expire_span.analysis.cut import cut_span, suffering
+from expire_span.analysis.recording import record_tokens
+from expire_span.analysis.sizes import find_runs, read_size
+from expire_span.cli import main
+from expire_span.tasks import Text
+from expire_span.training.loop import train
+from reading_models import reading_subject, text_of_some_length
+from small_runs import small_experiment
+
+TEXT = "In Egypt the café of Egypt is known in all Egypt.\n"
+
+
+@torch.no_grad()
+def plain_run(subject, text, limit=None):
+    """Spans [layers, T] and losses [T - 1] of a text, read without any of the analyses."""
+    model, tokens = subject.model, torch.tensor(list(text.encode()))[None]
+    memory, spans, hidden = model.start(1), [], []
+    for part in tokens.split(model.config.block, dim=1):
+        step = model(part, memory, limit=limit)
+        memory = step.memory
+        spans.append(torch.stack([layer[0] for layer in step.spans]))
+        hidden.append(step.hidden)
+    nll = model.sequence_head().nll(torch.cat(hidden, dim=1)[:, :-1], tokens[:, 1:])
+    return torch.cat(spans, dim=1).detach().numpy(), nll[0].detach().numpy()
+
+
+@pytest.mark.parametrize("new", ["somewhere", "", "Ägypten", "Egypt"])
+def test_a_counterfactual_is_a_plain_second_run(new):
+    subject = reading_subject()
+    found = counterfactual(subject, TEXT, Replacement.parse(f"Egypt={new}"))
+    changed = TEXT.replace("Egypt", new)
+    before, after = plain_run(subject, TEXT)[0], plain_run(subject, changed)[0]
+    np.testing.assert_array_equal(found.before.spans[:, 0], before)
+    np.testing.assert_array_equal(found.after.spans[:, 0], after)
+    one, two = found.same()
+    old_bytes, new_bytes = TEXT.encode(), changed.encode()
+    assert len(one) == len(old_bytes) - 3 * len("Egypt")
+    assert bytes(old_bytes[n] for n in one) == bytes(new_bytes[n] for n in two)
+    np.testing.assert_array_equal(found.change(), after[:, two] - before[:, one])
+    for passage in found.passages:
+        assert bytes(old_bytes[n] for n in passage.before) == b"Egypt"
+        assert bytes(new_bytes[n] for n in passage.after) == new.encode()
+    if new == "Egypt":
+        assert (found.change() == 0).all()
+
+
+def test_a_replacement_must_make_sense():
+    with pytest.raises(ValueError, match="old=new"):
+        Replacement.parse("Egypt")
+    with pytest.raises(ValueError, match="not in the text"):
+        counterfactual(reading_subject(), TEXT, Replacement("Rome", "Egypt"))
+
+
+def test_a_cut_is_a_plain_second_run():
+    subject = reading_subject()
+    text = TEXT * 4
+    found = cut_span(subject, text, 10)
+    whole, cut = found.losses()
+    np.testing.assert_array_equal(whole[1:], plain_run(subject, text)[1])
+    np.testing.assert_array_equal(cut[1:], plain_run(subject, text, limit=10)[1])
+    assert (whole[1:] != cut[1:]).any()
+    worst = suffering(found, most=1000)
+    assert all(one.lost >= two.lost for one, two in pairwise(worst))
+    data = text.encode()
+    for one in worst:
+        word = one.word.encode()
+        assert data[one.place : one.place + len(word)] == word
+        places = slice(one.place, one.place + len(word))
+        assert one.cut == pytest.approx(np.nansum(cut[places]) / np.log(2), rel=1e-5)
+        if one.last_seen is not None:
+            before = one.place - one.last_seen
+            assert data[before : before + len(word)] == word
+    assert {w.last_seen for w in worst if w.word == "café"} == {None, len(TEXT.encode())}
+
+
+def test_classes_are_what_they_are_called():
+    text = "== Menu ==\nThe [[tea]] of 1869 is the best tea, é!\n"
+    kinds = token_classes(list(text))
+    marked = {kind: "".join(np.array(list(text))[where]) for kind, where in kinds.items()}
+    assert marked["newline"] == "\n\n"
+    assert marked["markup"] == "====[[]]"
+    assert marked["section title"] == "== Menu =="
+    assert marked["capital"] == "MT"
+    assert marked["digit"] == "1869"
+    assert marked["rare word"] == "Menuofisbest"
+    assert marked["repeated word"] == "Theteathetea"
+    assert marked["space"] == " " * text.count(" ")
+
+
+def test_spans_of_classes_are_means_of_their_tokens():
+    subject = reading_subject()
+    found = record_tokens(subject.model, list(TEXT.encode()))
+    pieces = subject.codec.pieces(list(TEXT.encode()))
+    spans = plain_run(subject, TEXT)[0]
+    spaces = np.array([piece == " " for piece in pieces])
+    by_kind = {(one.layer, one.kind): one for one in spans_by_class(found, pieces)}
+    for layer in range(2):
+        assert by_kind[layer, "space"].mean == pytest.approx(spans[layer, spaces].mean(), rel=1e-5)
+        assert by_kind[layer, "any"].count == len(pieces)
+    tokens = spans_by_token(found, pieces, most=100)
+    assert {one.piece for one in tokens if one.layer == 0} == {
+        piece for piece in set(pieces) if pieces.count(piece) >= 3 and piece
+    }
+    means = [one.mean for one in tokens if one.layer == 1]
+    assert means == sorted(means, reverse=True)
+
+
+def test_losses_stand_along_the_stream():
+    subject = reading_subject()
+    text = TEXT * 3
+    recording = record_tokens(subject.model, list(text.encode()))
+    found = along(recording)
+    nll = plain_run(subject, text)[1]
+    means = [part.mean() / np.log(2) for part in np.split(nll, found.ends[:-1])]
+    np.testing.assert_allclose(found.bits, means, rtol=1e-6)
+    worst = spikes(recording, subject.codec, most=2)
+    assert worst[0].bits == pytest.approx(max(means), rel=1e-6)
+    assert worst[0].text.encode() == text.encode()[worst[0].first : worst[0].first + 16]
+
+
+def test_plots_can_be_drawn_of_anything(tmp_path):
+    subject = reading_subject()
+    found = counterfactual(subject, TEXT + "$x_1$ \x01\n", Replacement("Egypt", ""))
+    pieces = subject.codec.pieces(found.before.tokens[0].tolist())
+    figures = [
+        plots.plot_texts(["a"], [pieces], [found.before.spans[0, 0]], run="some_$run"),
+        plots.plot_change(found, "run"),
+        plots.plot_classes(spans_by_class(found.before, pieces), "run"),
+        plots.plot_along(along(found.before), "run"),
+    ]
+    for number, figure in enumerate(figures):
+        for path in plots.save_plot(figure, tmp_path / f"plot-{number}"):
+            assert path.stat().st_size > 2000
+    assert not plt.get_fignums()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    text = text_of_some_length(folder)
+    train(small_experiment(Text(str(text)), steps=2), folder / "expiring")
+    train(small_experiment(Text(str(text)), steps=2, memory=FixedSpan(12)), folder / "window")
+    return folder
+
+
+def rows_of(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_analysis_is_a_command(run, tmp_path, capsys):
+    text, out = str(run / "text.txt"), ["--out", str(tmp_path), "--device", "cpu"]
+    model = str(run / "expiring")
+    main(
+        [
+            "analyse",
+            "spans",
+            model,
+            "--text",
+            text,
+            *out,
+            "--replace",
+            "Humpty=Egg",
+            "--length",
+            "90",
+        ]
+    )
+    main(["analyse", "layers", model, "--text", text, *out, "--drawn", "60"])
+    main(["analyse", "cut", model, "--text", text, *out, "--limit", "6"])
+    main(["analyse", "stream", model, "--text", text, *out])
+    main(["analyse", "memory", str(run), "--out", str(tmp_path)])
+    main(["analyse", "record", model, "--split", "valid", "--out", str(tmp_path / "kept")])
+    printed = capsys.readouterr().out
+    assert "Humpty → Egg: mean span" in printed
+    for name in ("spans", "change-1", "layers", "classes", "cut", "stream", "memory"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 5000
+        assert b"<svg" in (tmp_path / f"{name}.svg").read_bytes()[:1000]
+    first = rows_of(tmp_path / "spans.csv")[0]
+    assert first["token"] == "T"
+    assert float(first["deadline_2"]) == pytest.approx(float(first["span_2"]))
+    assert {row["policy"] for row in rows_of(tmp_path / "memory.csv")} == {
+        "ExpireSpan",
+        "FixedSpan",
+    }
+    assert len(rows_of(tmp_path / "stream.csv")) == -(-len((run / "text.txt").read_bytes()) // 8)
+    assert json.loads((tmp_path / "kept" / "recording.json").read_text())["policy"] == "ExpireSpan"
+
+
+def test_sizes_are_what_runs_wrote(run):
+    sizes = {one.name: read_size(one) for one in find_runs([run])}
+    lines = (run / "window" / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    assert sizes["window"].performance == last["valid/bpb"]
+    assert sizes["window"].live == last["valid/live"]
+    with pytest.raises(ValueError, match="choose from"):
+        read_size(run / "window", "beauty")
+    with pytest.raises(ValueError, match="no run with an evaluation"):
+        find_runs([run / "window" / "checkpoints"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["spans", "RUN", "--text", "nowhere.txt"], "There is no file nowhere.txt"),
+        (["spans", "RUN", "--text", "TEXT", "--layer", "3"], "Layers are numbered 1 to 2"),
+        (["spans", "RUN", "--text", "TEXT", "--replace", "x"], "written old=new"),
+        (["cut", "nowhere", "--text", "TEXT"], "is not a run"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(arguments, sentence, run, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    known = {"RUN": str(run / "expiring"), "TEXT": str(run / "text.txt")}
+    with pytest.raises(SystemExit) as stop:
+        main(["analyse", *(known.get(word, word) for word in arguments)])
+    assert stop.value.code == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_release_is_the_same_model(run, tmp_path, capsys):
+    out = tmp_path / "released"
+    main(["release", str(run / "expiring"), "--out", str(out)])
+    assert sorted(path.name for path in out.iterdir()) == ["experiment.json", "model.safetensors"]
+    reports = []
+    for model in (run / "expiring", out):
+        path = tmp_path / f"{model.name}.html"
+        main(["inspect", str(model), "--text", str(run / "text.txt"), "--out", str(path)])
+        data = path.read_text().split('type="application/json">')[1].split("</script>")[0]
+        reports.append(json.loads(data)["versions"][0])
+    assert reports[0].pop("name") != reports[1].pop("name")
+    assert reports[0] == reports[1]
+    with pytest.raises(SystemExit):
+        main(["release", str(run / "expiring"), "--out", str(out)])
+    assert "already holds a model" in capsys.readouterr().err

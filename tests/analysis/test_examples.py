@@ -1,0 +1,45 @@
+"""What lies in examples/ works as its README says."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from expire_span.analysis.counterfactual import Replacement, counterfactual
+from expire_span.analysis.recording import record_tokens
+from expire_span.analysis.subject import open_subject
+from expire_span.cli import main
+from expire_span.training.records import load_experiment
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+MODEL = EXAMPLES / "enwik8-small"
+TEXT = (EXAMPLES / "egypt.txt").read_text()
+
+
+def test_the_small_model_has_learned_to_read():
+    subject = open_subject(MODEL)
+    assert (MODEL / "model.safetensors").stat().st_size < 8_000_000
+    recording = record_tokens(subject.model, subject.codec.encode(TEXT))
+    bits = np.nanmean(recording.loss) / np.log(2)
+    assert bits < 3.5  # 8 for whoever knows nothing
+    assert recording.spans.std() > 10  # not everything is kept equally long
+
+
+def test_generic_words_are_forgotten_sooner_than_names():
+    found = counterfactual(open_subject(MODEL), TEXT, Replacement("Egypt", "somewhere"))
+    before, after = found.passage_spans()
+    assert after.mean() < before.mean()
+
+
+def test_the_command_in_the_readme_makes_this_model(tmp_path, monkeypatch):
+    readme = (EXAMPLES / "README.md").read_text()
+    command = re.search(r"expire-span (train text .*?)\nexpire-span", readme, re.DOTALL)[1]
+    words = command.replace("\\\n", " ").split()
+    monkeypatch.chdir(tmp_path)
+    caught = []
+    monkeypatch.setattr(
+        "expire_span.cli.train_experiment",
+        lambda experiment, out, **_: caught.append(experiment) or {},
+    )
+    main(words)
+    assert caught == [load_experiment(MODEL / "experiment.json")]

@@ -1,0 +1,30 @@
+"""A small model that reads bytes, for the tests of analyses and of the page."""
+
+from pathlib import Path
+
+import torch
+
+from expire_span import ExpireSpan
+from expire_span.analysis.codec import ByteCodec
+from expire_span.analysis.subject import Subject
+from expire_span.model.memory import AnyMemory
+from expire_span.tasks import Text
+from policies import Case, make_model
+from small_runs import small_experiment
+
+EXPIRING = ExpireSpan(60, 8, initial=0.4)
+
+
+def reading_subject(memory: AnyMemory = EXPIRING, name: str = "small", block: int = 16) -> Subject:
+    """Its spans differ from byte to byte; nothing was learned."""
+    torch.manual_seed(3)
+    model = make_model(Case(memory, block), vocab=256, attention="auto").float()
+    return Subject(name, small_experiment(Text("any.txt")), model, ByteCodec())
+
+
+def text_of_some_length(folder: Path) -> Path:
+    """A file with markup, names and a character of several bytes."""
+    path = folder / "text.txt"
+    line = "The '''café''' of [[Humpty Dumpty]] opened in 1869.\n== Menu ==\n* tea & cake\n"
+    path.write_text(line * 6, encoding="utf-8")
+    return path
