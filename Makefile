@@ -1,6 +1,7 @@
 # make demo   see it work, in about a minute
 # make test   format, lint, types, quick tests: exactly what CI runs
 # make test-all   also what takes longer
+# make test-gpu   what only a GPU can show
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,7 +13,7 @@ BROWSER := for name in $(NAMES); do if command -v $$name; then exit; fi; done >/
 	{ [ "$$(id -u)" = 0 ] && apt-get install --yes --quiet --no-install-recommends chromium; } \
 	|| echo "No Chromium was found or installed: tests of pages in a browser will be skipped."
 
-.PHONY: demo test test-all check format clean
+.PHONY: demo test test-all test-gpu check format clean
 
 demo: .venv/ready
 	$(BIN)/expire-span demo
@@ -22,6 +23,9 @@ test: check
 
 test-all: check
 	$(BIN)/python -m pytest -n 2 -m "not gpu"
+
+test-gpu: .venv/ready
+	$(BIN)/python -m pytest -m gpu
 
 check: .venv/ready
 	$(BIN)/ruff format --check .
