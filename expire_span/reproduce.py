@@ -23,7 +23,7 @@ from expire_span.experiments.scale import Scale
 from expire_span.experiments.table import COLUMNS, Line, Table
 from expire_span.model.memory import AdaptiveSpan, AnyMemory, Compressive, ExpireSpan, FixedSpan
 from expire_span.tasks import PG19, Enwik8, Instruction, WikiText
-from expire_span.training.distributed import choose_device
+from expire_span.training.distributed import take_device
 from expire_span.training.evaluation import evaluate
 from expire_span.training.experiment import Experiment
 from expire_span.training.folder import EXPERIMENT_FILE, load_run
@@ -162,7 +162,7 @@ def render(table: Table, results: Mapping[str, Sequence[Result]]) -> str:
 
 
 def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
-    if choose_device(experiment.device).type == "cuda":
+    if take_device(experiment.device).type == "cuda":
         gc.collect()  # so that nothing of the model before is counted
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

@@ -20,7 +20,7 @@ from expire_span.agent.trainer import AgentTrainer, evaluate_agent
 from expire_span.model.transformer import Transformer
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.checkpoint import Checkpoint, Shard, join
-from expire_span.training.distributed import ALONE, choose_device
+from expire_span.training.distributed import ALONE, take_device
 from expire_span.training.folder import CHECKPOINTS, EXPERIMENT_FILE
 from expire_span.training.interruption import Interruption
 from expire_span.training.log import MetricLog
@@ -174,7 +174,7 @@ def load_agent(folder: Path, device: str = "auto") -> tuple[AgentExperiment, Tra
         raise ValueError(f"{folder} has no checkpoint yet: train it first.")
     model = build_agent(experiment.world, dense(experiment.model))
     model.load_state_dict(checkpoints.load_shared(newest).part("model"))
-    return experiment, model.to(choose_device(device)).eval()
+    return experiment, model.to(take_device(device)).eval()
 
 
 def load_agent_experiment(folder: Path) -> AgentExperiment:
@@ -200,7 +200,7 @@ def _open(experiment: AgentExperiment, folder: Path, resume: bool) -> AgentTrain
         raise ValueError(
             f"{folder} already holds a run: resume it, or choose another folder for this one."
         )
-    trainer = AgentTrainer(experiment, choose_device(experiment.device))
+    trainer = AgentTrainer(experiment, take_device(experiment.device))
     newest = checkpoints.latest(folder / CHECKPOINTS)
     if newest is not None:
         saved = checkpoints.load(newest)

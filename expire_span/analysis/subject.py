@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from expire_span.analysis.codec import Codec, codec_of
 from expire_span.model.transformer import Transformer
-from expire_span.training.distributed import choose_device
+from expire_span.training.distributed import take_device
 from expire_span.training.experiment import Experiment
 from expire_span.training.folder import EXPERIMENT_FILE, load_run
 from expire_span.training.records import load_experiment
@@ -43,7 +43,7 @@ def open_subject(folder: Path, device: str = "cpu") -> Subject:
                 f"{folder / WEIGHTS_FILE} does not hold the weights of this model ({error}): "
                 "fetch it again."
             ) from error
-        model = model.to(choose_device(device)).eval()
+        model = model.to(take_device(device)).eval()
     else:
         experiment, model, _ = load_run(folder, device)
     return Subject(folder.resolve().name, experiment, model, codec_of(experiment.task))
