@@ -9,6 +9,7 @@ is learned: otherwise they collapse before anything asks for memory.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from expire_span.agent.experiment import AgentExperiment
@@ -20,6 +21,9 @@ from expire_span.training.schedule import PenaltySchedule, RateSchedule
 from expire_span.worlds import Corridor, Portal, World
 
 Scale = Literal["smoke", "single", "paper"]
+
+SMOKE_LEARNING = ActorCritic(discount=0.95, value_weight=0.5, entropy_weight=0.02)
+SMOKE_OPTIMIZER = AgentOptimizer(rate=3e-3, clip=0.5)
 
 
 def agent_model(world: World, memory: AnyMemory, block: int = 100) -> TransformerConfig:
@@ -34,6 +38,13 @@ def agent_model(world: World, memory: AnyMemory, block: int = 100) -> Transforme
         memory=memory,
         norm="pre",
     )
+
+
+def _smoke_model(world: World, memory: AnyMemory | None, penalty: float) -> TransformerConfig:
+    """Half as wide, in blocks of 20."""
+    memory = memory or ExpireSpan(max_span=32, ramp=4, penalty=penalty, initial=0.9)
+    paper = agent_model(world, memory, block=20)
+    return replace(paper, width=32, heads=2, feedforward=64)
 
 
 def corridor(scale: Scale = "single", memory: AnyMemory | None = None) -> AgentExperiment:
@@ -51,18 +62,9 @@ def _corridor_smoke(memory: AnyMemory | None) -> AgentExperiment:
     world = Corridor(longest=20, limit=100, door_sides="fixed")
     return AgentExperiment(
         world=world,
-        model=TransformerConfig(
-            vocab=len(world.words),
-            layers=2,
-            width=32,
-            heads=2,
-            feedforward=64,
-            block=20,
-            memory=memory or ExpireSpan(max_span=32, ramp=4, penalty=3e-3, initial=0.9),
-            norm="pre",
-        ),
-        learning=ActorCritic(discount=0.95, value_weight=0.5, entropy_weight=0.02),
-        optimizer=AgentOptimizer(rate=3e-3, clip=0.5),
+        model=_smoke_model(world, memory, penalty=3e-3),
+        learning=SMOKE_LEARNING,
+        optimizer=SMOKE_OPTIMIZER,
         penalty=PenaltySchedule(after_metric=0.9, warmup=50),
         batch=64,
         steps=400,
@@ -126,18 +128,9 @@ def _portal_smoke(memory: AnyMemory | None) -> AgentExperiment:
     world = Portal(rooms=5, limit=100)
     return AgentExperiment(
         world=world,
-        model=TransformerConfig(
-            vocab=len(world.words),
-            layers=2,
-            width=32,
-            heads=2,
-            feedforward=64,
-            block=20,
-            memory=memory or ExpireSpan(max_span=32, ramp=4, penalty=1e-3, initial=0.9),
-            norm="pre",
-        ),
-        learning=ActorCritic(discount=0.95, value_weight=0.5, entropy_weight=0.02),
-        optimizer=AgentOptimizer(rate=3e-3, clip=0.5),
+        model=_smoke_model(world, memory, penalty=1e-3),
+        learning=SMOKE_LEARNING,
+        optimizer=SMOKE_OPTIMIZER,
         penalty=PenaltySchedule(after_metric=1.5, warmup=50),
         batch=128,
         steps=500,
