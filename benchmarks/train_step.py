@@ -152,6 +152,8 @@ def compare(args: argparse.Namespace, path: Path) -> tuple[float, float]:
 def replay_agrees(trainer: Trainer) -> bool:
     """Whether a block that is replayed leaves the very gradients that a launched one leaves."""
     batch = trainer.stream.read(512).to("cuda")
+    # A replay writes where the one before left its memory.
+    trainer.memories = tuple(m.map(lambda _, tensor: tensor.clone()) for m in trainer.memories)
     state, replay = torch.cuda.get_rng_state(), trainer.replay
     found = []
     for trainer.replay in (replay, None):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from expire_span.model.adaptive_softmax import AdaptiveHead, AdaptiveInput
 from expire_span.model.config import TransformerConfig
 from expire_span.model.layer import Layer, LayerStep
-from expire_span.model.memory import Deadlines, Memory, Settling, Window
+from expire_span.model.memory import Deadlines, LayerMemory, Memory, Settling, Window
 from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.span_attention import choose
 from expire_span.model.ports import SequenceHead, TokenHead, TokenInput
@@ -180,7 +180,9 @@ class Transformer(nn.Module):
         steps: list[LayerStep] = []
         dropped = self._dropped(generator)
         impl = self._implementation()
-        for layer, layer_memory, skip in zip(self.layers, memory.layers, dropped, strict=True):
+        for layer, layer_memory, skip in zip(self.stack(), memory.layers, dropped, strict=True):
+            if layer._compiled_call_impl is not None:
+                _tell_compiler(states, layer_memory)
             steps.append(layer(states, layer_memory, window, self.positions, impl, skip, attached))
             states = steps[-1].states
         settling = Settling.of([step.kept for step in steps])
@@ -348,3 +350,11 @@ class Transformer(nn.Module):
             for linear in last_projections:
                 for parameter in linear.parameters():
                     parameter.div_((2 * self.config.layers) ** 0.5)
+
+
+def _tell_compiler(states: Tensor, memory: LayerMemory) -> None:
+    """Which sizes change and which do not, so that it need not find out by compiling again."""
+    torch._dynamo.mark_static(states, 0)
+    for tensor, axis in memory.growing():
+        if tensor.shape[axis] > 1:  # none and one are cases of their own to it
+            torch._dynamo.maybe_mark_dynamic(tensor, axis)

@@ -46,6 +46,8 @@ from expire_span.training.spans import task_share
 FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation.", "tracker", "task.path")
 LAYERS = 1
 """Tells the draws that leave out layers from those that shape memory."""
+MOST_REHEARSED = 64
+"""Blocks that are read before the first, at most."""
 WATCHED_ROWS = 8
 """Rows that tell apart what pulls at spans."""
 
@@ -89,6 +91,29 @@ class Trainer:
         self.guard = Guard(self.model, ranks)
         self._stats: MemoryStats | None = None  # of the last update
         self._spans: list[tuple[Tensor, ...]] = []  # of each part of it, for each layer
+        if experiment.compile and self.device.type == "cuda":
+            self.rehearse()
+
+    def rehearse(self) -> None:
+        """Read the first blocks and learn nothing, until their sizes repeat: then all is compiled.
+
+        Code is compiled for the sizes that come first, and may add up numbers in another order if
+        other sizes do. A run that is resumed must begin with the same ones as a run that is not.
+        """
+        begin, memory = self.stream.state(), self.model.start(self._part)
+        weight, shapes = torch.ones((), device=self.device), None
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            for _ in range(MOST_REHEARSED):
+                batch = self.stream.read(self.experiment.model.block).to(self.device)
+                part = batch.split(self._part)[0]
+                work = Work(part, memory, part.scored.sum().clamp(min=1), weight, self._limit())
+                done = self._read(work)
+                done.objective.backward()
+                self.optimizer.zero_grad()
+                if work.shapes() == shapes:
+                    break
+                memory, shapes = done.memory(), work.shapes()
+        self.stream.restore(begin)
 
     def update(self, watch_spans: bool = False, stop: bool = False) -> None:
         """Read one block and update the weights.

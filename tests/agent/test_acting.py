@@ -240,6 +240,7 @@ def test_actions_come_as_often_as_their_probabilities_say():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # what the compiler says of itself
 @cached_memory
 @every_world
 def test_blocks_acted_by_graphs_are_those_read_again(memory, world):

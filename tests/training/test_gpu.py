@@ -30,6 +30,11 @@ def losses(experiment: Experiment, steps: int, replayed: bool = True) -> torch.T
     trainer = Trainer(replace(experiment, device="cuda"))
     if not replayed:
         trainer.replay = None
+    return losses_of(trainer, steps)
+
+
+def losses_of(trainer: Trainer, steps: int) -> torch.Tensor:
+    """Of each of the next steps."""
     found = []
     for _ in range(steps):
         trainer.update()
@@ -48,7 +53,9 @@ def on_gpu(**changes: object) -> Experiment:
 
 @pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize(("stop", "replayed"), [(1, False), (7, False), (7, True)])
+@pytest.mark.parametrize(
+    ("stop", "replayed"), [(1, False), (7, False), (1, True), (3, True), (7, True)]
+)
 def test_resume_equals_no_stop_bit_for_bit(memory, accumulate, stop, replayed, tmp_path):
     penalty = PenaltySchedule(delay=2, warmup=4)
     if getattr(memory, "penalty", 0):
@@ -115,13 +122,29 @@ def with_attention(experiment: Experiment, attention: str) -> Experiment:
     return replace(experiment, model=replace(experiment.model, attention=attention))
 
 
+def nudged(experiment: Experiment, steps: int, seed: int) -> torch.Tensor:
+    """Losses of each step, from weights that are changed in their last digits."""
+    trainer = Trainer(replace(experiment, device="cuda"))
+    generator = torch.Generator("cuda").manual_seed(seed)
+    with torch.no_grad():
+        for weight in trainer.model.parameters():
+            noise = torch.randn(weight.shape, generator=generator, device="cuda")
+            weight.mul_(1 + 3e-7 * noise)
+    return losses_of(trainer, steps)
+
+
 def test_300_steps_with_the_kernel_follow_the_reference():
+    """As closely as the reference follows itself when its weights are rounded otherwise."""
     experiment = replace(recall(), precision="float32", compile=False)
     fused = losses(with_attention(experiment, "fused"), 300)
-    reference = losses(with_attention(experiment, "reference"), 300)
+    plain = with_attention(experiment, "reference")
+    reference = losses(plain, 300)
     torch.testing.assert_close(fused[:50], reference[:50], rtol=1e-3, atol=1e-3)
-    # Later, rounding has had time to grow; what is learned is the same.
-    assert (fused[-50:].mean() - reference[-50:].mean()).abs() < 0.05
+    others = torch.stack([nudged(plain, 300, seed) for seed in range(4)])
+    usual, ours = (
+        (each - reference).unflatten(-1, (6, 50)).mean(-1).abs() for each in (others, fused)
+    )
+    assert (ours <= 2 * usual.amax(0) + 0.01).all()
     assert fused[-50:].mean() < 0.5 * fused[:50].mean()
 
 
@@ -148,12 +171,9 @@ def test_replayed_steps_equal_launched_ones_bit_for_bit(memory):
     model = replace(experiment.model, width=32, block=case.block, attention="fused", layer_drop=0.0)
     experiment = replace(experiment, model=model)
     trainer = Trainer(replace(experiment, device="cuda"))
-    found = []
-    for _ in range(40):
-        trainer.update()
-        found.append(trainer.means.take()["loss"])
+    found = losses_of(trainer, 40)
     assert trainer.replay.replayed > 10
-    assert torch.equal(torch.stack(found), losses(experiment, 40, replayed=False))
+    assert torch.equal(found, losses(experiment, 40, replayed=False))
 
 
 def test_attention_that_is_not_fused_is_not_replayed():

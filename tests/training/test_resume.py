@@ -221,3 +221,16 @@ def test_ctrl_c_saves_first_and_the_run_goes_on_as_if_nothing_had_happened(tmp_p
     monkeypatch.undo()
     assert last_of(tmp_path / "stopped").shared.values["step"] == 7
     assert train(experiment, tmp_path / "stopped", resume=True, progress=False) == whole
+
+
+@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
+def test_a_rehearsal_leaves_no_trace(memory):
+    """Blocks that are read only so that code is compiled for them: nothing is learned from them."""
+    experiment = small_experiment(memory=memory, accumulate=2)
+    plain = Trainer(experiment)
+    run(plain, 3)
+    without = plain.checkpoint()
+    rehearsed = Trainer(experiment)
+    rehearsed.rehearse()
+    run(rehearsed, 3)
+    assert same_checkpoints(without, rehearsed.checkpoint())

@@ -31,6 +31,10 @@ class LayerMemory(State, ABC):
     def held(self) -> float:
         """States physically stored, per row."""
 
+    def growing(self) -> list[tuple[Tensor, int]]:
+        """Tensors and those of their axes whose sizes change from block to block."""
+        return []
+
     @abstractmethod
     def clear(self, rows: Tensor) -> Self:
         """The same memory with the marked rows (bool [B]) as they were at the very start."""

@@ -106,6 +106,11 @@ class ExpiringMemory(LayerMemory):
         """States physically stored, mean over rows."""
         return self.near.shape[1] + len(self.far.states) / len(self.near)
 
+    def growing(self) -> list[tuple[Tensor, int]]:
+        """The near tier until it is full, the far one for ever."""
+        far = self.far
+        return [(self.near, 1), (far.states, 0), (far.times, 0), (far.rows, 0)]
+
     def clear(self, rows: Tensor) -> Self:
         """Zero the near states of the marked rows, and drop their far ones."""
         everyone = torch.arange(len(rows), device=rows.device)

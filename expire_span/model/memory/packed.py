@@ -15,6 +15,10 @@ from expire_span.model.ops.rows import take_rows
 from expire_span.model.ops.span_attention import rows_of
 
 
+LEAST_ROOM = 16
+"""States of all rows together that a GPU has room for even if none stays (or a chunk if less)."""
+
+
 @dataclass(frozen=True)
 class PackedStates(State):
     """States of all rows, with their times; row b owns entries offsets[b] to offsets[b + 1].
@@ -133,14 +137,15 @@ def room(number: Tensor, now: int, chunk: int) -> Tensor:
 
     On a CPU just for those. On a GPU for some more, in chunks, so that sizes change seldom:
     allocated memory is used again and again, and captured graphs too. Room is given up only when
-    more than two chunks are free. What is in it costs no attention, only its projection.
+    more than two chunks are free. What is in it costs no attention, only its projection. There is
+    always some, because compiled code for nothing is other code than for something.
     """
     return in_chunks(number, now, chunk) if number.is_cuda else number
 
 
 def in_chunks(number: Tensor, now: int, chunk: int) -> Tensor:
     """At least `number`: as many as `now` if that leaves at most two whole chunks free."""
-    needed = (number + chunk - 1) // chunk * chunk
+    needed = ((number + chunk - 1) // chunk * chunk).clamp(min=min(LEAST_ROOM, chunk))
     present = torch.full_like(number, now)
     return torch.where((present >= needed) & (present <= needed + 2 * chunk), present, needed)
 

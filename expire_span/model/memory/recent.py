@@ -24,6 +24,10 @@ class RecentMemory(LayerMemory):
         """States physically stored, per row."""
         return self.states.shape[1]
 
+    def growing(self) -> list[tuple[Tensor, int]]:
+        """Until the window is full."""
+        return [(self.states, 1)]
+
     def clear(self, rows: Tensor) -> Self:
         """Zero the marked rows; the row's origin keeps them from being seen."""
         return replace(self, states=self.states.masked_fill(rows[:, None, None], 0))
