@@ -9,9 +9,13 @@ those of a stream on the host. Prints one line of JSON.
 
 import argparse
 import json
+import sys
 import time
+from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
 
 from expire_span.tasks import Collision, CollisionEasy, Stream
 from expire_span.tasks.particles import STEPS_AT_A_TIME

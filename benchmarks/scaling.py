@@ -32,6 +32,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
+
 from expire_span.training.trainer import Trainer
 from train_step import MARGIN, compare, experiment, measured, set_spans
 
