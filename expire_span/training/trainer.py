@@ -6,6 +6,8 @@ that was stopped and resumed makes the same updates as one that never stopped, b
 Shapes: B rows of this rank, T steps of a block.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -46,7 +48,7 @@ from expire_span.training.spans import task_share
 FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation.", "tracker", "task.path")
 LAYERS = 1
 """Tells the draws that leave out layers from those that shape memory."""
-MOST_REHEARSED = 64
+MOST_REHEARSED = 6
 """Blocks that are read before the first, at most."""
 WATCHED_ROWS = 8
 """Rows that tell apart what pulls at spans."""
@@ -97,22 +99,24 @@ class Trainer:
     def rehearse(self) -> None:
         """Read the first blocks and learn nothing, until their sizes repeat: then all is compiled.
 
-        Code is compiled for the sizes that come first, and may add up numbers in another order if
-        other sizes do. A run that is resumed must begin with the same ones as a run that is not.
+        Code is compiled with the sizes in mind that come first, and adds up numbers in an order
+        that suits them. A run that is resumed must therefore begin with the same ones as a run that
+        is not; and with usual ones, since code for little memory is slow with much.
         """
+        block = self.experiment.model.block
         begin, memory = self.stream.state(), self.model.start(self._part)
-        weight, shapes = torch.ones((), device=self.device), None
+        weight, seen = torch.ones((), device=self.device), set[Any]()
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             for _ in range(MOST_REHEARSED):
-                batch = self.stream.read(self.experiment.model.block).to(self.device)
-                part = batch.split(self._part)[0]
+                part = self.stream.read(block).to(self.device).split(self._part)[0]
                 work = Work(part, memory, part.scored.sum().clamp(min=1), weight, self._limit())
                 done = self._read(work)
                 done.objective.backward()
                 self.optimizer.zero_grad()
-                if work.shapes() == shapes:
+                if work.shapes() in seen:
                     break
-                memory, shapes = done.memory(), work.shapes()
+                seen.add(work.shapes())
+                memory = done.memory() if memory.clock == 0 else done.memory().with_room(block)
         self.stream.restore(begin)
 
     def update(self, watch_spans: bool = False, stop: bool = False) -> None:

@@ -64,7 +64,7 @@ def test_entries_are_counted_by_row() -> None:
 def test_room_is_enough_little_more_and_seldom_another(number: int, free: int, chunk: int) -> None:
     found = in_chunks(torch.tensor(number), number + free, chunk).item()
     assert max(number, 1) <= found < number + 3 * chunk
-    if 0 < number + free and free <= 2 * chunk and (number + free) % chunk == 0:
+    if number + free > 0 and free <= 2 * chunk and (number + free) % chunk == 0:
         assert found == number + free  # what there is will do
 
 

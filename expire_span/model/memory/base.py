@@ -35,6 +35,10 @@ class LayerMemory(State, ABC):
         """Tensors and those of their axes whose sizes change from block to block."""
         return []
 
+    def with_room(self, states: int) -> Self:
+        """The same, with room for so many states in each row if there is any to spare at all."""
+        return self
+
     @abstractmethod
     def clear(self, rows: Tensor) -> Self:
         """The same memory with the marked rows (bool [B]) as they were at the very start."""

@@ -111,6 +111,10 @@ class ExpiringMemory(LayerMemory):
         far = self.far
         return [(self.near, 1), (far.states, 0), (far.times, 0), (far.rows, 0)]
 
+    def with_room(self, states: int) -> Self:
+        """The same, with room for so many far states in each row."""
+        return replace(self, far=self.far.with_room(states * len(self.near)))
+
     def clear(self, rows: Tensor) -> Self:
         """Zero the near states of the marked rows, and drop their far ones."""
         everyone = torch.arange(len(rows), device=rows.device)

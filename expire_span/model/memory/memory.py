@@ -62,6 +62,10 @@ class Memory(State):
             origin=self.origin[rows],
         )
 
+    def with_room(self, states: int) -> "Memory":
+        """The same, where rows share a store with room for so many states in each of them."""
+        return replace(self, layers=tuple(layer.with_room(states) for layer in self.layers))
+
     def save(self, path: str | Path) -> None:
         """Write a safetensors file that `Transformer.load_memory` reads."""
         tensors = {name: tensor.contiguous() for name, tensor in self.tensors().items()}

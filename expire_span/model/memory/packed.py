@@ -14,7 +14,6 @@ from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.rows import take_rows
 from expire_span.model.ops.span_attention import rows_of
 
-
 LEAST_ROOM = 16
 """States of all rows together that a GPU has room for even if none stays (or a chunk if less)."""
 
@@ -38,6 +37,16 @@ class PackedStates(State):
         batch, _, width = like.shape
         times = torch.zeros(0, dtype=torch.int64, device=like.device)
         return cls(like.new_zeros(0, width), times, times, times.new_zeros(batch + 1))
+
+    def with_room(self, count: int) -> "PackedStates":
+        """The same with room for at least `count` states of all rows together."""
+        more = max(count - len(self.times), 0)
+        return PackedStates(
+            states=F.pad(self.states, (0, 0, 0, more)),
+            times=F.pad(self.times, (0, more), value=-NEVER),
+            rows=F.pad(self.rows, (0, more)),
+            offsets=self.offsets,
+        )
 
     def select(self, rows: Tensor, emptied: Tensor | None = None) -> "PackedStates":
         """The given rows (int64) in that order; a row may be taken twice.
