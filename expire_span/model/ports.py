@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from expire_span.model.ops.embedding import embed
+
 
 class SequenceHead(nn.Module, ABC):
     """The outgoing end of a model of token sequences: each answer is formed only when asked for.
@@ -52,7 +54,7 @@ class TokenInput(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """int64 [B, T] -> [B, T, D]"""
         check_tokens(tokens, self.embedding.num_embeddings)
-        return self.embedding(tokens)
+        return embed(self.embedding.weight, tokens)
 
 
 class TokenHead(SequenceHead):

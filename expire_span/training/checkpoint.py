@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -51,7 +52,9 @@ class Shard:
 
     def on_host(self) -> "Shard":
         """A copy that later updates do not touch."""
-        copied = {name: t.detach().to("cpu", copy=True) for name, t in self.tensors.items()}
+        copied = {name: _on_its_way(tensor.detach()) for name, tensor in self.tensors.items()}
+        if any(tensor.is_cuda for tensor in self.tensors.values()):
+            torch.cuda.synchronize()
         return Shard(copied, self.values)
 
 
@@ -67,6 +70,12 @@ class Checkpoint:
         return Checkpoint(
             None if self.shared is None else self.shared.on_host(), self.own.on_host()
         )
+
+
+def _on_its_way(tensor: Tensor) -> Tensor:
+    """A copy on the host; from a GPU it has yet to arrive, in pages that stay where they are."""
+    copy = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+    return copy.copy_(tensor, non_blocking=True)
 
 
 def join(parts: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:

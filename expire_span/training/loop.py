@@ -26,7 +26,7 @@ from expire_span.training.spans import SpanWatch
 from expire_span.training.trainer import Trainer
 
 VALID = "valid/"
-SHARES_EVERY = 100
+SHARES_EVERY = 500
 """Fewest updates between two that also tell apart what pulls at spans, which takes a while."""
 
 
