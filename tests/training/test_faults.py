@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import EvaluationConfig, Experiment
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
-from expire_span.training.log import JsonLines
+from expire_span.training.log import JsonLines, TensorBoard
 from expire_span.training.loop import train
 from expire_span.training.replay import Pass
 from expire_span.training.trainer import Trainer
@@ -257,13 +259,50 @@ def test_a_full_disk_of_one_rank_ends_both_in_one_sentence(full, tmp_path):
     assert os.listdir(tmp_path / "run" / "checkpoints") == ["step-000000004"]
 
 
-def test_metrics_that_cannot_be_written_end_in_one_sentence(tmp_path, monkeypatch):
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file of this process may grow large; like a full disk, this is an error of `write`."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, most))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+@pytest.mark.parametrize("full", ["metrics.jsonl", "TensorBoard"])
+@pytest.mark.filterwarnings("error")  # such as of a thread that failed
+def test_metrics_that_cannot_be_written_end_in_one_sentence(
+    full, tmp_path, monkeypatch, small_files
+):
+    """TensorBoard writes in a thread of its own, which fails once more at the end."""
+    other = TensorBoard if full == "metrics.jsonl" else JsonLines
+    monkeypatch.setattr(other, "write", lambda *_: None)
+    hook = threading.excepthook
+    with pytest.raises(
+        OSError,
+        match=r"^The metrics of step \d+ could not be .*: File too large\. There is no checkpoint "
+        r"yet: start anew\.$",
+    ):
+        train(calm(steps=200, log_every=1, save_every=1000), tmp_path, progress=False)
+    assert threading.excepthook == hook
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_and_keeps_what_it_has(tmp_path, monkeypatch):
+    experiment = calm(steps=4)
+    train(experiment, tmp_path / "run", progress=False)
+    files = [tmp_path / "run" / name for name in ("experiment.json", "metrics.jsonl")]
+    before = [file.read_text() for file in files]
+
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("expire_span.training.log.JsonLines.write", full)
-    with pytest.raises(OSError, match=r"^The metrics of step 5 could not be .* left on device\.$"):
-        train(calm(), tmp_path, progress=False)
+    for folder, resume in (("run", True), ("new", False)):
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=rf"^The folder .*{folder} cannot .* left on device\): "):
+            train(experiment, tmp_path / folder, resume=resume, progress=False)
+        monkeypatch.undo()
+        assert not [*(tmp_path / folder).glob("*.new")]
+    assert [file.read_text() for file in files] == before
+    train(experiment, tmp_path / "new", progress=False)  # nothing stands in the way
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_good(tmp_path):
