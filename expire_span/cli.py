@@ -28,6 +28,7 @@ from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.loop import train as train_experiment
 from expire_span.training.records import load_experiment
+from expire_span.training.sources import SourceFiles
 
 DESCRIPTION = """Transformers that learn what to forget.
 
@@ -107,10 +108,11 @@ def evaluate(
             precision=experiment.precision,
             limit=limit,
             ranks=ranks,
+            sources=SourceFiles(experiment.task.files()),
         )
         bookmark = Bookmark(run / f"evaluation-{split}", ranks)
         if resume or restarted():
-            bookmark.find(evaluation)
+            bookmark.resume(evaluation)
         else:
             bookmark.remove()
         result = evaluation.run(ranks.first, bookmark, interruption)

@@ -200,6 +200,7 @@ class Run:
             seed=experiment.seed,
             precision=experiment.precision,
             ranks=self.ranks,
+            sources=self.trainer.sources,
         )
         bookmark.find(evaluation)
         result = evaluation.run(self.progress, bookmark, self.interruption)

@@ -548,21 +548,68 @@ def test_a_result_is_on_the_disk_before_its_bookmark_goes(tmp_path, monkeypatch)
     assert order[-2:] == ["flush with the result", "remove"]
 
 
-def test_the_evaluate_command_goes_on_only_with_the_very_same(tmp_path, monkeypatch, capsys):
+def stop_evaluation(monkeypatch, run: Path, *options: str) -> None:
+    """The command, interrupted in its fifth block."""
+    interrupt_evaluation(monkeypatch, 4)
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", str(run), "--device", "cpu", *options])
+    assert stop.value.code == 130
+    monkeypatch.undo()
+
+
+def test_another_evaluation_is_refused_and_the_one_that_was_stopped_is_not_lost(
+    tmp_path, monkeypatch, capsys
+):
     run = tmp_path / "run"
     train(calm(), run, progress=False)
     command = ["evaluate", str(run), "--device", "cpu"]
-    expected = []
-    for options in (["--blocks", "3"], ["--blocks", "9", "--batch", "4"]):
-        main([*command, *options])
-        expected.append(json.loads(capsys.readouterr().out))
-        interrupt_evaluation(monkeypatch, 5)
-        with pytest.raises(SystemExit):
-            main([*command, "--blocks", "9"])
-        monkeypatch.undo()
-        capsys.readouterr()
-        main([*command, *options, "--resume"])
-        assert json.loads(capsys.readouterr().out) == expected[-1]
+    stop_evaluation(monkeypatch, run, "--blocks", "9")
+    with pytest.raises(SystemExit):
+        main([*command, "--blocks", "8", "--batch", "4", "--resume"])
+    assert re.search(
+        r"^expire-span: The evaluation that was stopped in .*evaluation-valid is another one; "
+        r"these differ: batch, blocks\. Resume it as it was, or begin anew without --resume\.$",
+        capsys.readouterr().err,
+        re.MULTILINE,
+    )
+    read = interrupt_evaluation(monkeypatch, -1)
+    main([*command, "--blocks", "9", "--resume"])
+    assert read == list(range(5, 9))
+
+
+def test_a_stopped_evaluation_of_a_text_that_has_changed_is_refused(tmp_path, monkeypatch, capsys):
+    task, run = tasks(tmp_path)["text"], tmp_path / "run"
+    path = Path(task.path)
+    text = bytes(range(32, 127)) * 4000
+    path.write_bytes(text)
+    train(calm(task=task), run, progress=False)
+    command = ["evaluate", str(run), "--device", "cpu", "--blocks", "9"]
+    main(command)
+    whole = json.loads(capsys.readouterr().out)
+    stop_evaluation(monkeypatch, run, "--blocks", "9")
+    # In the middle, where the few samples that a stream looks at do not see it.
+    path.write_bytes(text[:9999] + b"!" + text[10000:])
+    with pytest.raises(SystemExit):
+        main([*command, "--resume"])
+    assert "text.txt has changed since the checkpoint was saved" in capsys.readouterr().err
+    path.write_bytes(text)
+    main([*command, "--resume"])
+    assert json.loads(capsys.readouterr().out) == whole
+
+
+def test_a_text_that_changes_under_an_evaluation_stops_it(tmp_path, monkeypatch):
+    task = tasks(tmp_path)["text"]
+    path = Path(task.path)
+    advance = Evaluation.advance
+
+    def changing(evaluation: Evaluation) -> None:
+        if evaluation.done == 2:
+            path.write_bytes(path.read_bytes().upper())
+        advance(evaluation)
+
+    monkeypatch.setattr(Evaluation, "advance", changing)
+    with pytest.raises(ValueError, match=r"text\.txt has changed under the run: bring back"):
+        train(calm(task=task, steps=4), tmp_path / "run", progress=False)
 
 
 def test_an_evaluation_begun_anew_forgets_the_one_before(tmp_path, monkeypatch):
