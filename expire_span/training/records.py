@@ -72,7 +72,10 @@ def load_experiment(path: Path) -> Experiment:
     except FileNotFoundError:
         raise ValueError(f"{path.parent} is not a run: it has no {path.name}.") from None
     except (json.JSONDecodeError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read as an experiment: {error}") from error
+        raise ValueError(
+            f"{path} cannot be read as an experiment ({error}): bring it back as it was; the "
+            "shared.json of a checkpoint has the same settings under `experiment`."
+        ) from error
     if not isinstance(experiment, Experiment):
         raise ValueError(f"{path} holds no experiment, but {type(experiment).__name__} settings.")
     return experiment
