@@ -315,6 +315,8 @@ def evaluate(
 
 def count_blocks(stream: Stream, block: int, blocks: int | None) -> int:
     """How many blocks to read: as many as wanted, or to the end of a stream that has one."""
+    if blocks is not None and blocks < 1:
+        raise ValueError(f"There must be at least 1 block to evaluate on, but blocks is {blocks}.")
     if stream.remaining is None:
         if blocks is None:
             raise ValueError("This stream never ends: say how many blocks to evaluate.")

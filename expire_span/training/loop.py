@@ -84,9 +84,9 @@ class Run:
 
     def __enter__(self) -> Self:
         experiment, step = self.experiment, self.trainer.step
-        self.log: MetricLog | None = None
-        if self.ranks.first:
-            self.log = self._open.enter_context(self._begin_log())
+        self.log = self.ranks.together(self._begin_log)
+        if self.log is not None:
+            self._open.enter_context(self.log)
         self._open.enter_context(logging_redirect_tqdm())
         self.bar = self._open.enter_context(
             tqdm(total=experiment.steps, initial=step, unit="step", disable=not self.progress)
@@ -98,8 +98,10 @@ class Run:
     def __exit__(self, *failure: Any) -> None:
         self._open.__exit__(*failure)
 
-    def _begin_log(self) -> MetricLog:
-        """Make the folder a run's, with a log that goes on from here."""
+    def _begin_log(self) -> MetricLog | None:
+        """Make the folder a run's, with a log that goes on from here; one rank does it for all."""
+        if not self.ranks.first:
+            return None
         experiment, step = self.experiment, self.trainer.step
         try:
             write_settings(experiment, self.folder)
@@ -125,7 +127,7 @@ class Run:
     def _due(self, every: int, step: int | None = None) -> bool:
         """Whether something that happens every so many updates happens after this one."""
         step = self.trainer.step if step is None else step
-        return step > 0 and (step % every == 0 or step == self.experiment.steps)
+        return step > 0 and (step % every == 0 or step >= self.experiment.steps)
 
     def _update(self) -> None:
         """One update, and what is due after it."""
