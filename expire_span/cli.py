@@ -4,6 +4,7 @@ import inspect
 import json
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +29,7 @@ from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.loop import train as train_experiment
 from expire_span.training.records import load_experiment
+from expire_span.training.sources import SourceFiles
 
 DESCRIPTION = """Transformers that learn what to forget.
 
@@ -107,10 +109,11 @@ def evaluate(
             precision=experiment.precision,
             limit=limit,
             ranks=ranks,
+            sources=SourceFiles(experiment.task.files()),
         )
         bookmark = Bookmark(run / f"evaluation-{split}", ranks)
         if resume or restarted():
-            bookmark.find(evaluation)
+            bookmark.resume(evaluation)
         else:
             bookmark.remove()
         result = evaluation.run(ranks.first, bookmark, interruption)
@@ -179,33 +182,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        if concern_agents(arguments):
-            run_command(arguments)
-        elif arguments[:1] == ["train"] and arguments[1:2] and arguments[1] in EXPERIMENTS:
-            name, options = arguments[1], arguments[2:]
-            settings = _parser_settings(options)
-            title = f"expire-span train {name}"
-            tyro.cli(_train_command(name, options), prog=title, args=options, config=settings)
-        elif arguments[:1] == ["train"]:
-            experiments = {name: _train_command(name) for name in EXPERIMENTS}
-            _run(experiments, arguments[1:], "expire-span train", inspect.getdoc(train))
-        elif arguments[:1] == ["analyse"]:
-            _run(ANALYSES, arguments[1:], "expire-span analyse", inspect.getdoc(analyse))
-        else:
-            commands: dict[str, Callable[..., None]] = {
-                "demo": demo,
-                "train": train,
-                "evaluate": evaluate,
-                "list": list_experiments,
-                "reproduce": reproduce,
-                "watch": watch,
-                "sweep": sweep,
-                "analyse": analyse,
-                "inspect": inspect_run,
-                "serve": serve,
-                "release": release,
-            }
-            _run(commands, arguments, "expire-span", DESCRIPTION)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            _dispatch(arguments)
     except BrokenPipeError:  # whoever read our output has seen enough
         raise SystemExit(141) from None
     except (ValueError, OSError, NotFinite) as error:
@@ -218,6 +197,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
         hint = ": what is saved goes on with --resume" * ("train" in arguments)
         print(f"expire-span: stopped{hint}.", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _dispatch(arguments: list[str]) -> None:
+    """The command that these arguments begin with."""
+    if concern_agents(arguments):
+        run_command(arguments)
+    elif arguments[:1] == ["train"] and arguments[1:2] and arguments[1] in EXPERIMENTS:
+        name, options = arguments[1], arguments[2:]
+        settings = _parser_settings(options)
+        title = f"expire-span train {name}"
+        tyro.cli(_train_command(name, options), prog=title, args=options, config=settings)
+    elif arguments[:1] == ["train"]:
+        experiments = {name: _train_command(name) for name in EXPERIMENTS}
+        _run(experiments, arguments[1:], "expire-span train", inspect.getdoc(train))
+    elif arguments[:1] == ["analyse"]:
+        _run(ANALYSES, arguments[1:], "expire-span analyse", inspect.getdoc(analyse))
+    else:
+        commands: dict[str, Callable[..., None]] = {
+            "demo": demo,
+            "train": train,
+            "evaluate": evaluate,
+            "list": list_experiments,
+            "reproduce": reproduce,
+            "watch": watch,
+            "sweep": sweep,
+            "analyse": analyse,
+            "inspect": inspect_run,
+            "serve": serve,
+            "release": release,
+        }
+        _run(commands, arguments, "expire-span", DESCRIPTION)
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning as one plain line, which a progress bar makes way for."""
+    logging.getLogger("expire_span").warning("%s", message)
 
 
 def _run(

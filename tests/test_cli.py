@@ -46,6 +46,15 @@ def test_train_then_resume_then_evaluate(tmp_path, capsys):
     assert saved["steps"] == 3
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_plain_line(tmp_path, caplog):
+    at_once = "--penalty.delay 0 --penalty.warmup 0 --optimizer.span-rate 50".split()
+    at_once += ["--model.memory.penalty", "10", "--steps", "50", "--evaluation.blocks", "1"]
+    main(["train", "recall", "--batch", "2", "--device", "cpu", "--out", str(tmp_path), *at_once])
+    (told,) = [line for line in caplog.messages if "collapsed" in line]
+    assert told.startswith("Step 50: all spans have collapsed (the longest of a block is 0.")
+
+
 def test_a_run_that_torchrun_starts_again_goes_on_by_itself(tmp_path, capsys, monkeypatch):
     run = str(tmp_path / "run")
     command = ["train", "recall", *TINY, "--out", run]

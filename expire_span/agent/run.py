@@ -20,6 +20,7 @@ from expire_span.agent.trainer import AgentTrainer, evaluate_agent
 from expire_span.model.transformer import Transformer
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.checkpoint import Checkpoint, Shard, join
+from expire_span.training.disk import make_folder
 from expire_span.training.distributed import ALONE, take_device
 from expire_span.training.folder import CHECKPOINTS, EXPERIMENT_FILE
 from expire_span.training.interruption import Interruption
@@ -209,7 +210,7 @@ def _open(experiment: AgentExperiment, folder: Path, resume: bool) -> AgentTrain
         parts = {part: saved.shared.part(part) for part in SHARED}
         parts |= {part: saved.own.part(part) for part in OWN}
         trainer.restore(parts, saved.shared.values)
-    checkpoints.make_folder(folder)
+    make_folder(folder)
     save_experiment(experiment, folder / EXPERIMENT_FILE)  # type: ignore[arg-type]
     return trainer
 

@@ -14,7 +14,6 @@ It is written under a temporary name, flushed to the disk and then renamed, so t
 
 import hashlib
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from expire_span.training.disk import flush, make_folder, write_text, writing
 from expire_span.training.distributed import ALONE, Ranks
 
 SHARED, MANIFEST = "shared", "manifest.sha256"
@@ -114,27 +114,24 @@ def save(checkpoint: Checkpoint, folder: Path, step: int, ranks: Ranks = ALONE) 
 
     def finish() -> None:
         if ranks.first:
-            _write_text(unfinished / MANIFEST, render_manifest(sums))
-            _flush(unfinished)
+            write_text(unfinished / MANIFEST, render_manifest(sums))
+            flush(unfinished)
             if finished.exists():
                 finished.rename(folder / f"{OUTDATED}{step:09d}")
             unfinished.rename(finished)
-            _flush(folder)
+            flush(folder)
             forget(folder)
 
-    try:
-        if ranks.gather(ranks.together(begin))[0]:  # the very step from which this run went on
-            return finished
-        sums = {k: v for found in ranks.gather(ranks.together(write)) for k, v in found.items()}
-        ranks.together(finish)
-    except Exception as error:
-        if ranks.first:
-            shutil.rmtree(unfinished, ignore_errors=True)  # above all, give a full disk its space
-        if not isinstance(error, (OSError, ValueError)):
+    with writing(f"The checkpoint of step {step}"):
+        try:
+            if ranks.gather(ranks.together(begin))[0]:  # the very step from which this run went on
+                return finished
+            sums = {k: v for found in ranks.gather(ranks.together(write)) for k, v in found.items()}
+            ranks.together(finish)
+        except Exception:
+            if ranks.first:
+                shutil.rmtree(unfinished, ignore_errors=True)  # a full disk needs every byte
             raise
-        raise OSError(
-            f"The checkpoint of step {step} could not be written: {_reason(error)}."
-        ) from error
     return finished
 
 
@@ -207,14 +204,6 @@ def clear_leftovers(folder: Path) -> None:
             shutil.rmtree(path)
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder that a crash of the machine does not take away again."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in missing:
-        _flush(path.parent)
-
-
 def _write(shard: Shard, folder: Path, name: str) -> list[tuple[str, str]]:
     """Write one shard's files, and give their sums."""
     tensors = {key: tensor.contiguous() for key, tensor in shard.tensors.items()}
@@ -222,16 +211,9 @@ def _write(shard: Shard, folder: Path, name: str) -> list[tuple[str, str]]:
         save_file(tensors, folder / f"{name}{TENSORS}")
     except SafetensorError as error:  # its own kind also where the disk is full
         raise OSError(str(error)) from error
-    _flush(folder / f"{name}{TENSORS}")
-    _write_text(folder / f"{name}{VALUES}", json.dumps(shard.values))
+    flush(folder / f"{name}{TENSORS}")
+    write_text(folder / f"{name}{VALUES}", json.dumps(shard.values))
     return [(file, _digest(folder / file)) for file in (f"{name}{TENSORS}", f"{name}{VALUES}")]
-
-
-def _write_text(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _read_manifest(path: Path) -> dict[str, str]:
@@ -274,19 +256,6 @@ def _unreadable(path: Path, why: str) -> ValueError:
     )
 
 
-def _reason(error: Exception) -> str:
-    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-
-
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Make sure that a file, or a folder's list of names, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

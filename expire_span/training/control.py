@@ -56,7 +56,7 @@ class PenaltyControl:
         self, schedule: PenaltySchedule, memory: MemoryPolicy, block: int, device: torch.device
     ):
         self._schedule = schedule
-        self._filled = -(-(memory.longest_learned_span() or 0) // block)
+        self._filled = -(-getattr(memory, "max_span", 0) // block)
         self.opened: int | None = None
         # The weight's argument, the sum, the log of live memory, the error's pace, the steps seen.
         self._state = torch.zeros(5, dtype=torch.float64, device=device)

@@ -117,16 +117,25 @@ def join_ranks(device: str) -> Iterator[Ranks]:
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield ALONE
         return
-    dist.init_process_group("nccl" if name.type == "cuda" else "gloo", timeout=PATIENCE)
+    store, rank, count = next(dist.rendezvous("env://", timeout=PATIENCE))
+    # torchrun keeps the store when it starts ranks again: they must not find the addresses of those
+    # that have died.
+    own = dist.PrefixStore(f"start-{_restarts()}", store)
+    backend = "nccl" if name.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=PATIENCE)
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size(), _host_group())
+        yield Ranks(rank, count, _host_group())
     finally:
         dist.destroy_process_group()
 
 
 def restarted() -> bool:
     """Whether torchrun has started this process again after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
+    return _restarts() > 0
+
+
+def _restarts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
 def choose_device(name: str) -> torch.device:

@@ -22,8 +22,11 @@ from expire_span.training.checkpoint import Checkpoint, Shard, join
 from expire_span.training.distributed import ALONE, Ranks
 from expire_span.training.interruption import Interruption
 from expire_span.training.metrics import Means, memory_metrics
+from expire_span.training.records import differences
+from expire_span.training.sources import SourceFiles
 
 IDENTITY = "evaluation"
+NOT_WATCHED = SourceFiles(())
 SECONDS_BETWEEN_SAVES = 300.0
 BLOCKS_BETWEEN_TALKS = 16
 """Blocks after which ranks ask each other whether to stop; one process alone asks at every one."""
@@ -57,6 +60,7 @@ class Evaluation:
         precision: type of matrix products.
         limit: distance beyond which nothing is seen, to find out what memory is worth.
         ranks: the processes that evaluate together, each its share of the rows.
+        sources: the files that the stream is read from, which must stay what they are.
     """
 
     def __init__(
@@ -71,11 +75,13 @@ class Evaluation:
         precision: str = "auto",
         limit: int | None = None,
         ranks: Ranks = ALONE,
+        sources: SourceFiles = NOT_WATCHED,
     ):
         rows = ranks.rows(batch, "the evaluation's batch")
         self.model = model
         self.ranks = ranks
         self.split = split
+        self.sources = sources
         self.stream = task.stream(split, batch, seed).only(rows).to(model.positions.device)
         self.total = count_blocks(self.stream, model.config.block, blocks)
         self.done = 0
@@ -87,6 +93,7 @@ class Evaluation:
     @torch.no_grad()
     def advance(self) -> None:
         """Read one block; the model is in evaluation mode."""
+        self.sources.look()
         device = self.model.positions.device
         head = self.model.sequence_head()
         read = self.stream.read(self.model.config.block).to(device)
@@ -161,12 +168,14 @@ class Evaluation:
             "means": self._means.counts(),
             "stream": self.stream.state(),
             "score": self._score.state(),
+            "sources": self.sources.sums(),
             "done": self.done,
         }
         return Checkpoint(Shard({}, {}) if self.ranks.first else None, Shard(join(parts), values))
 
     def restore(self, saved: Shard) -> None:
         """Go on from this rank's part of a checkpoint."""
+        self.sources.compare(saved.values["sources"])
         self._memory = self.model.restore_memory(saved.part("memory"), saved.values["memory"])
         device = self.model.positions.device
         self._means.restore(saved.part("means"), saved.values["means"], device)
@@ -223,9 +232,30 @@ class Bookmark:
         self._ranks.together(lambda: evaluation.restore(saved))
         return True
 
+    def resume(self, evaluation: Evaluation) -> None:
+        """Go on from where it stood, if it stood anywhere.
+
+        Raises ValueError, and leaves all as it is, if that was another one or cannot be read.
+        """
+        self._ranks.together(lambda: self._resume(evaluation))
+
     def remove(self) -> None:
         """What is kept there is of no use any more."""
         self._ranks.together(self._remove)
+
+    def _resume(self, evaluation: Evaluation) -> None:
+        newest = checkpoints.latest(self._folder)
+        if newest is None:
+            return
+        saved = checkpoints.load(newest, self._ranks)
+        assert saved.shared is not None
+        differing = differences(saved.shared.values.get(IDENTITY), evaluation.identity())
+        if differing:
+            raise ValueError(
+                f"The evaluation that was stopped in {self._folder} is another one; these differ: "
+                f"{', '.join(differing)}. Resume it as it was, or begin anew without --resume."
+            )
+        evaluation.restore(saved.own)
 
     def _load(self, evaluation: Evaluation) -> Shard | None:
         """This rank's part of what was kept, if it is whole and of the same evaluation."""
@@ -285,6 +315,8 @@ def evaluate(
 
 def count_blocks(stream: Stream, block: int, blocks: int | None) -> int:
     """How many blocks to read: as many as wanted, or to the end of a stream that has one."""
+    if blocks is not None and blocks < 1:
+        raise ValueError(f"There must be at least 1 block to evaluate on, but blocks is {blocks}.")
     if stream.remaining is None:
         if blocks is None:
             raise ValueError("This stream never ends: say how many blocks to evaluate.")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from expire_span.model.transformer import Transformer
 from expire_span.training import checkpoint as checkpoints
+from expire_span.training.disk import make_folder
 from expire_span.training.distributed import Ranks, take_device
 from expire_span.training.evaluation import count_blocks
 from expire_span.training.experiment import Experiment
@@ -44,7 +45,7 @@ def open_run(experiment: Experiment, folder: Path, resume: bool, ranks: Ranks) -
 
 def write_settings(experiment: Experiment, folder: Path) -> None:
     """Make the folder a run's."""
-    checkpoints.make_folder(folder)
+    make_folder(folder)
     save_experiment(experiment, folder / EXPERIMENT_FILE)
 
 

@@ -20,8 +20,9 @@ class Interruption:
     """While it lasts, the first signal is noted instead of striking in the middle of an update.
 
     Args:
-        patient: note further signals too. Of a single process the second one means: now. Several
+        patient: note further Ctrl-C too. Of a single process the second one means: now. Several
             ranks are each told by the terminal and again by torchrun, which in the end kills them.
+            SIGTERM is sent by programs, some of which send it twice: it never means: now.
     """
 
     def __init__(self, patient: bool = False):
@@ -47,6 +48,6 @@ class Interruption:
         )
 
     def _note(self, number: int, _: object) -> None:
-        if self.wanted and not self._patient:
+        if self.wanted and number == signal.SIGINT and not self._patient:
             raise KeyboardInterrupt
         self.wanted, self.number = True, number

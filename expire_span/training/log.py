@@ -3,13 +3,16 @@
 import importlib
 import json
 import math
-import os
+import threading
 import uuid
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from torch.utils.tensorboard.writer import SummaryWriter
+
+from expire_span.training.disk import flush, replace_text, writing
 
 HISTOGRAM, WANDB_ID = "span_histogram", "wandb-id"
 Metrics = dict[str, Any]
@@ -36,9 +39,7 @@ class JsonLines:
         self._path = folder / "metrics.jsonl"
         if self._path.exists():
             lines = self._path.read_text().splitlines(keepends=True)
-            fresh = self._path.with_suffix(".new")
-            fresh.write_text("".join(line for line in lines if _step_of(line) <= step))
-            fresh.replace(self._path)
+            replace_text(self._path, "".join(line for line in lines if _step_of(line) <= step))
 
     def write(self, step: int, metrics: Metrics) -> None:
         """Append a line."""
@@ -54,8 +55,7 @@ class JsonLines:
     def flush(self) -> None:
         """Until every line is on the disk."""
         if self._path.exists():
-            with self._path.open("a") as file:
-                os.fsync(file.fileno())
+            flush(self._path)
 
     def close(self) -> None:
         """Every line is already written."""
@@ -66,6 +66,7 @@ class TensorBoard:
 
     def __init__(self, folder: Path, step: int):
         self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+        self._former, threading.excepthook = threading.excepthook, self._hear
 
     def write(self, step: int, metrics: Metrics) -> None:
         """Scalars, and for each layer a histogram of spans."""
@@ -77,7 +78,15 @@ class TensorBoard:
 
     def close(self) -> None:
         """Write what is still held back."""
-        self._writer.close()
+        try:
+            self._writer.close()
+        finally:
+            threading.excepthook = self._former
+
+    def _hear(self, failure: threading.ExceptHookArgs) -> None:
+        """Of a full disk `write` and `close` speak; the writer's own thread need not as well."""
+        if not isinstance(failure.exc_value, OSError):
+            self._former(failure)
 
     def _write_histogram(self, step: int, histogram: dict[str, list[float]]) -> None:
         edges = histogram["edges"]
@@ -153,12 +162,8 @@ class MetricLog:
     def write(self, step: int, metrics: Metrics) -> None:
         """One line, stamped with the number of updates made."""
         for sink in self._sinks:
-            try:
+            with writing(f"The metrics of step {step}"):
                 sink.write(step, metrics)
-            except OSError as error:
-                raise OSError(
-                    f"The metrics of step {step} could not be written: {error.strerror}."
-                ) from error
 
     def find(self, step: int, prefix: str) -> dict[str, float] | None:
         """What was written for this step under names with a prefix, without it; None if nothing."""
@@ -170,14 +175,17 @@ class MetricLog:
 
     def flush(self) -> None:
         """Until every line is on the disk."""
-        self._lines.flush()
+        with writing("The metrics"):
+            self._lines.flush()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *failure: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
         for sink in self._sinks:
-            sink.close()
+            # If something has gone wrong already, that is what must be heard.
+            with suppress(OSError) if kind else writing("The last metrics"):
+                sink.close()
 
 
 def _kept_id(path: Path) -> str:

@@ -7,6 +7,7 @@ from typing import Any, NoReturn, Self
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from expire_span.training.disk import reason
 from expire_span.training.distributed import ALONE, Ranks
 from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import Experiment
@@ -18,7 +19,7 @@ from expire_span.training.folder import (
 )
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption
-from expire_span.training.log import MetricLog
+from expire_span.training.log import MetricLog, Metrics
 from expire_span.training.metrics import Pace, summary
 from expire_span.training.records import to_record
 from expire_span.training.saver import Saver
@@ -83,12 +84,9 @@ class Run:
 
     def __enter__(self) -> Self:
         experiment, step = self.experiment, self.trainer.step
-        self.log: MetricLog | None = None
-        if self.ranks.first:
-            write_settings(experiment, self.folder)
-            settings = to_record(experiment)
-            log = MetricLog(self.folder, step, experiment.tracker, settings)
-            self.log = self._open.enter_context(log)
+        self.log = self.ranks.together(self._begin_log)
+        if self.log is not None:
+            self._open.enter_context(self.log)
         self._open.enter_context(logging_redirect_tqdm())
         self.bar = self._open.enter_context(
             tqdm(total=experiment.steps, initial=step, unit="step", disable=not self.progress)
@@ -99,6 +97,20 @@ class Run:
 
     def __exit__(self, *failure: Any) -> None:
         self._open.__exit__(*failure)
+
+    def _begin_log(self) -> MetricLog | None:
+        """Make the folder a run's, with a log that goes on from here; one rank does it for all."""
+        if not self.ranks.first:
+            return None
+        experiment, step = self.experiment, self.trainer.step
+        try:
+            write_settings(experiment, self.folder)
+            return MetricLog(self.folder, step, experiment.tracker, to_record(experiment))
+        except OSError as error:
+            raise OSError(
+                f"The folder {self.folder} cannot be written to ({reason(error)}): make room, or "
+                "choose another with --out."
+            ) from error
 
     def to_the_end(self) -> dict[str, float]:
         """All remaining updates; returns the last evaluation."""
@@ -115,7 +127,7 @@ class Run:
     def _due(self, every: int, step: int | None = None) -> bool:
         """Whether something that happens every so many updates happens after this one."""
         step = self.trainer.step if step is None else step
-        return step > 0 and (step % every == 0 or step == self.experiment.steps)
+        return step > 0 and (step % every == 0 or step >= self.experiment.steps)
 
     def _update(self) -> None:
         """One update, and what is due after it."""
@@ -140,11 +152,18 @@ class Run:
         return self.interruption.wanted or self.saver.failed()
 
     def _report(self) -> None:
-        step = self.trainer.step
-        metrics = self.trainer.report() | self.pace.since_last(step)
-        if self.log is not None:
-            self.log.write(step, metrics)
+        metrics = self.trainer.report() | self.pace.since_last(self.trainer.step)
+        self._log(metrics)
         self.bar.set_postfix(summary(metrics, self.trainer.score.metric))
+
+    def _log(self, metrics: Metrics) -> None:
+        """One line for this step, on the rank that keeps the log."""
+        if self.log is None:
+            return
+        try:
+            self.log.write(self.trainer.step, metrics)
+        except OSError as error:
+            raise OSError(f"{error} {self.saver.last_good()}") from error
 
     def _save(self) -> None:
         state = self.ranks.together(self.trainer.checkpoint)
@@ -165,8 +184,8 @@ class Run:
             return found
         bookmark = Bookmark(self.folder / EVALUATION, self.ranks)
         result = self._evaluate_now(bookmark)
+        self._log({f"{VALID}{name}": value for name, value in result.items()})
         if self.log is not None:
-            self.log.write(step, {f"{VALID}{name}": value for name, value in result.items()})
             self.log.flush()
         bookmark.remove()  # only now: until it is written, the result can be lost
         self.pace.restart(step)
@@ -183,6 +202,7 @@ class Run:
             seed=experiment.seed,
             precision=experiment.precision,
             ranks=self.ranks,
+            sources=self.trainer.sources,
         )
         bookmark.find(evaluation)
         result = evaluation.run(self.progress, bookmark, self.interruption)

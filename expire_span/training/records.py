@@ -4,7 +4,6 @@ Only the classes listed here can come out of a file, and they hold nothing but p
 """
 
 import json
-import os
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import POLICIES
 from expire_span.tasks import TASKS
+from expire_span.training.disk import replace_text
 from expire_span.training.experiment import EvaluationConfig, Experiment, OptimizerConfig
 from expire_span.training.schedule import PenaltySchedule, RateSchedule
 
@@ -62,12 +62,7 @@ def differences(one: Any, other: Any, name: str = "") -> list[str]:
 
 def save_experiment(experiment: Experiment, path: Path) -> None:
     """Write an experiment as readable JSON, whole or not at all."""
-    fresh = path.with_suffix(".new")
-    with fresh.open("w") as file:
-        file.write(json.dumps(to_record(experiment), indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    replace_text(path, json.dumps(to_record(experiment), indent=2) + "\n")
 
 
 def load_experiment(path: Path) -> Experiment:
@@ -77,7 +72,10 @@ def load_experiment(path: Path) -> Experiment:
     except FileNotFoundError:
         raise ValueError(f"{path.parent} is not a run: it has no {path.name}.") from None
     except (json.JSONDecodeError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read as an experiment: {error}") from error
+        raise ValueError(
+            f"{path} cannot be read as an experiment ({error}): bring it back as it was; the "
+            "shared.json of a checkpoint has the same settings under `experiment`."
+        ) from error
     if not isinstance(experiment, Experiment):
         raise ValueError(f"{path} holds no experiment, but {type(experiment).__name__} settings.")
     return experiment

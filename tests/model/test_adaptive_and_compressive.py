@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from expire_span import AdaptiveSpan, Compressive, Transformer
+from expire_span import AdaptiveSpan, Compressive, FixedSpan, Transformer
 from expire_span.model.memory import StateSet, Window
 from expire_span.model.memory.compressive import CompressiveKeeper, CompressiveMemory
 from expire_span.model.ops.ramp import NEVER
@@ -208,3 +208,16 @@ def test_compressive_slots_are_normed_after_pooling() -> None:
     read(model, tokens)
     expected = layer.attention.key(layer.attention_norm(pooled))
     assert any(torch.allclose(expected, slot) for slot in keys[-2][0])
+
+
+@pytest.mark.parametrize(
+    ("memory", "span"),
+    [(FixedSpan(819), 819), (Compressive(600, 73, 3), 819)],
+)
+@torch.no_grad()
+def test_bf16_autocast_does_not_round_the_span_that_is_told(memory, span) -> None:
+    # In bfloat16, 819 and 820 are the same.
+    model = make_model(Case(memory, block=3)).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        stats = model(random_tokens(1, 3), model.start(1)).stats
+    assert stats.mean_span.tolist() == stats.max_span.tolist() == [span, span]

@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from expire_span.model.ops import span_attention as implementations
 from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.span_attention import (
     KeySet,
     Visibility,
+    choose,
     rows_of,
     span_attention,
 )
@@ -356,6 +358,42 @@ def test_arguments_that_do_not_fit_are_named_in_one_sentence(sentence: str) -> N
 def test_a_ramp_below_one_step_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^ramp must be at least 1 step, but is 0\.$"):
         span_attention(queries(), [dense()], ramp=0)
+
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CHOICES = [
+    (GPU, torch.bfloat16, 64, True, "fused"),
+    (GPU, torch.bfloat16, 64, False, "fused"),
+    (GPU, torch.float64, 64, True, "reference"),
+    (GPU, torch.bfloat16, 24, True, "reference"),
+    (CPU, torch.float32, 64, True, "reference"),
+    (CPU, torch.float32, 64, False, "stock"),
+]
+
+
+@pytest.mark.parametrize(("device", "dtype", "width", "learns", "expected"), CHOICES)
+def test_auto_chooses_by_device_and_type_and_says_so_once(
+    device, dtype, width, learns, expected, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(implementations, "has_triton", lambda: True)
+    implementations._say_once.cache_clear()
+    with torch.set_grad_enabled(learns), caplog.at_level("INFO"):
+        chosen = {choose("auto", device, dtype, width) for _ in range(3)}
+    assert chosen == {expected}
+    assert caplog.messages == [f"Span attention on {device}: {expected}."]
+    slow = device == GPU and expected == "reference"
+    assert caplog.records[0].levelname == ("WARNING" if slow else "INFO")
+
+
+def test_without_triton_nothing_is_fused(monkeypatch) -> None:
+    monkeypatch.setattr(implementations, "has_triton", lambda: False)
+    assert choose("auto", GPU, torch.bfloat16, 64) == "reference"
+
+
+@pytest.mark.parametrize("asked", ["fused", "stock", "reference"])
+@pytest.mark.parametrize("device", [CPU, GPU], ids=str)
+def test_what_was_chosen_is_never_replaced(asked, device) -> None:
+    assert choose(asked, device, torch.float64, 24) == asked
 
 
 def test_an_unknown_implementation_is_refused() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from expire_span import ExpireSpan, FixedSpan
+from expire_span import AdaptiveSpan, ExpireSpan, FixedSpan
 from expire_span.experiments.recall import recall
 from expire_span.training.control import CUT, GAIN, LARGEST, PenaltyControl
 from expire_span.training.evaluation import evaluate
@@ -84,10 +84,16 @@ def test_the_weight_stays_in_bounds_where_nothing_helps():
     assert controller.weight(9999, None, True) == pytest.approx(math.sinh(LARGEST + GAIN * CUT))
 
 
-def test_nothing_is_adjusted_while_memory_is_still_filling_or_the_penalty_waits():
-    filling = control(block=16, target_live=10.0)  # the longest span is four blocks
+@pytest.mark.parametrize("memory", [MEMORY, AdaptiveSpan(64, 4, penalty=1e-3)])
+def test_nothing_is_adjusted_while_memory_is_still_filling(memory):
+    filling = PenaltyControl(PenaltySchedule(target_live=10.0), memory, 16, CPU)
     drive(filling, lambda _: 1.0, 3)
     assert filling.weight(3, None, True) == 0
+    drive(filling, lambda _: 1.0, 1, first=4)  # the longest span is four blocks
+    assert filling.weight(5, None, True) < 0
+
+
+def test_nothing_is_adjusted_while_the_penalty_waits():
     waiting = control(target_live=10.0, delay=50)
     drive(waiting, lambda _: 1.0, 40)
     assert waiting.opened is None

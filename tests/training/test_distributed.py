@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import SafetensorError
+from torch.distributed import TCPStore
 
 from expire_span.training.distributed import Ranks, choose_device, join_ranks, take_device
 from expire_span.training.experiment import EvaluationConfig, Experiment
@@ -209,6 +210,60 @@ def test_torchrun_trains_resumes_and_evaluates(tmp_path):
     done = subprocess.run(uneven, capture_output=True, text=True, check=False)
     assert done.returncode
     assert "batch is 3 rows, which 2 ranks cannot share evenly" in done.stderr
+
+
+def join_again(rank: int, port: int, restarts: int, folder: Path) -> None:
+    """A rank as torchrun starts it, which at first never ends; the second comes later."""
+    time.sleep(rank)
+    become_rank(rank, 2, port)
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
+    with join_ranks("cpu") as ranks:
+        found = ranks.gather(rank)
+        (folder / f"{restarts} {rank}").write_text(json.dumps(found))
+        while not restarts:
+            time.sleep(1)
+
+
+def test_ranks_that_are_started_again_do_not_look_for_those_that_died(tmp_path):
+    """torchrun keeps its store, and in it the addresses of the dead."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for restarts in range(2):
+        processes = [start(join_again, n, store.port, restarts, tmp_path) for n in range(2)]
+        answers = [tmp_path / f"{restarts} {n}" for n in range(2)]
+        for _ in range(300):
+            if all(answer.exists() and answer.read_text() for answer in answers):
+                break
+            time.sleep(0.1)
+        assert [json.loads(answer.read_text()) for answer in answers] == [[0, 1]] * 2
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+@pytest.mark.slow
+def test_torchrun_starts_killed_ranks_again_and_they_go_on(tmp_path):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    launch += ["--max-restarts", "1", "--master-port", str(free_port()), "-m", "expire_span"]
+    options = "--steps 60 --batch 4 --evaluation.blocks 2 --evaluation.batch 2 --save-every 5"
+    found = {}
+    for name in ("whole", "killed"):
+        run = tmp_path / name
+        command = [*launch, "train", "recall", "--out", str(run), *options.split()]
+        process = subprocess.Popen(
+            [*command, "--device", "cpu"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        while name == "killed" and not [*run.glob("checkpoints/step-*")]:
+            time.sleep(0.05)
+        if name == "killed":
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(children[-1]), signal.SIGKILL)
+        told, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        found[name] = {**json.loads(told), "run": None}
+    assert found["killed"] == found["whole"]
+    for rank in range(2):
+        assert same_checkpoints(*(last_of(tmp_path / name, rank, 2) for name in found))
 
 
 def fail_together(rank: int, port: int, folder: Path) -> None:

@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import EvaluationConfig, Experiment
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
-from expire_span.training.log import JsonLines
+from expire_span.training.log import JsonLines, TensorBoard
 from expire_span.training.loop import train
 from expire_span.training.replay import Pass
 from expire_span.training.trainer import Trainer
@@ -257,13 +259,50 @@ def test_a_full_disk_of_one_rank_ends_both_in_one_sentence(full, tmp_path):
     assert os.listdir(tmp_path / "run" / "checkpoints") == ["step-000000004"]
 
 
-def test_metrics_that_cannot_be_written_end_in_one_sentence(tmp_path, monkeypatch):
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file of this process may grow large; like a full disk, this is an error of `write`."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, most))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+@pytest.mark.parametrize("full", ["metrics.jsonl", "TensorBoard"])
+@pytest.mark.filterwarnings("error")  # such as of a thread that failed
+def test_metrics_that_cannot_be_written_end_in_one_sentence(
+    full, tmp_path, monkeypatch, small_files
+):
+    """TensorBoard writes in a thread of its own, which fails once more at the end."""
+    other = TensorBoard if full == "metrics.jsonl" else JsonLines
+    monkeypatch.setattr(other, "write", lambda *_: None)
+    hook = threading.excepthook
+    with pytest.raises(
+        OSError,
+        match=r"^The metrics of step \d+ could not be .*: File too large\. There is no checkpoint "
+        r"yet: start anew\.$",
+    ):
+        train(calm(steps=200, log_every=1, save_every=1000), tmp_path, progress=False)
+    assert threading.excepthook == hook
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_and_keeps_what_it_has(tmp_path, monkeypatch):
+    experiment = calm(steps=4)
+    train(experiment, tmp_path / "run", progress=False)
+    files = [tmp_path / "run" / name for name in ("experiment.json", "metrics.jsonl")]
+    before = [file.read_text() for file in files]
+
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("expire_span.training.log.JsonLines.write", full)
-    with pytest.raises(OSError, match=r"^The metrics of step 5 could not be .* left on device\.$"):
-        train(calm(), tmp_path, progress=False)
+    for folder, resume in (("run", True), ("new", False)):
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=rf"^The folder .*{folder} cannot .* left on device\): "):
+            train(experiment, tmp_path / folder, resume=resume, progress=False)
+        monkeypatch.undo()
+        assert not [*(tmp_path / folder).glob("*.new")]
+    assert [file.read_text() for file in files] == before
+    train(experiment, tmp_path / "new", progress=False)  # nothing stands in the way
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_good(tmp_path):
@@ -342,9 +381,10 @@ def test_sigterm_stops_a_run_like_ctrl_c(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_the_second_signal_means_now_unless_torchrun_sends_its_own():
+def test_the_second_ctrl_c_means_now_unless_torchrun_sends_its_own():
     with Interruption() as impatient:
-        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)  # schedulers may send it twice
         assert impatient.wanted
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
@@ -509,21 +549,68 @@ def test_a_result_is_on_the_disk_before_its_bookmark_goes(tmp_path, monkeypatch)
     assert order[-2:] == ["flush with the result", "remove"]
 
 
-def test_the_evaluate_command_goes_on_only_with_the_very_same(tmp_path, monkeypatch, capsys):
+def stop_evaluation(monkeypatch, run: Path, *options: str) -> None:
+    """The command, interrupted in its fifth block."""
+    interrupt_evaluation(monkeypatch, 4)
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", str(run), "--device", "cpu", *options])
+    assert stop.value.code == 130
+    monkeypatch.undo()
+
+
+def test_another_evaluation_is_refused_and_the_one_that_was_stopped_is_not_lost(
+    tmp_path, monkeypatch, capsys
+):
     run = tmp_path / "run"
     train(calm(), run, progress=False)
     command = ["evaluate", str(run), "--device", "cpu"]
-    expected = []
-    for options in (["--blocks", "3"], ["--blocks", "9", "--batch", "4"]):
-        main([*command, *options])
-        expected.append(json.loads(capsys.readouterr().out))
-        interrupt_evaluation(monkeypatch, 5)
-        with pytest.raises(SystemExit):
-            main([*command, "--blocks", "9"])
-        monkeypatch.undo()
-        capsys.readouterr()
-        main([*command, *options, "--resume"])
-        assert json.loads(capsys.readouterr().out) == expected[-1]
+    stop_evaluation(monkeypatch, run, "--blocks", "9")
+    with pytest.raises(SystemExit):
+        main([*command, "--blocks", "8", "--batch", "4", "--resume"])
+    assert re.search(
+        r"^expire-span: The evaluation that was stopped in .*evaluation-valid is another one; "
+        r"these differ: batch, blocks\. Resume it as it was, or begin anew without --resume\.$",
+        capsys.readouterr().err,
+        re.MULTILINE,
+    )
+    read = interrupt_evaluation(monkeypatch, -1)
+    main([*command, "--blocks", "9", "--resume"])
+    assert read == list(range(5, 9))
+
+
+def test_a_stopped_evaluation_of_a_text_that_has_changed_is_refused(tmp_path, monkeypatch, capsys):
+    task, run = tasks(tmp_path)["text"], tmp_path / "run"
+    path = Path(task.path)
+    text = bytes(range(32, 127)) * 4000
+    path.write_bytes(text)
+    train(calm(task=task), run, progress=False)
+    command = ["evaluate", str(run), "--device", "cpu", "--blocks", "9"]
+    main(command)
+    whole = json.loads(capsys.readouterr().out)
+    stop_evaluation(monkeypatch, run, "--blocks", "9")
+    # In the middle, where the few samples that a stream looks at do not see it.
+    path.write_bytes(text[:9999] + b"!" + text[10000:])
+    with pytest.raises(SystemExit):
+        main([*command, "--resume"])
+    assert "text.txt has changed since the checkpoint was saved" in capsys.readouterr().err
+    path.write_bytes(text)
+    main([*command, "--resume"])
+    assert json.loads(capsys.readouterr().out) == whole
+
+
+def test_a_text_that_changes_under_an_evaluation_stops_it(tmp_path, monkeypatch):
+    task = tasks(tmp_path)["text"]
+    path = Path(task.path)
+    advance = Evaluation.advance
+
+    def changing(evaluation: Evaluation) -> None:
+        if evaluation.done == 2:
+            path.write_bytes(path.read_bytes().upper())
+        advance(evaluation)
+
+    monkeypatch.setattr(Evaluation, "advance", changing)
+    with pytest.raises(ValueError, match=r"text\.txt has changed under the run: bring back"):
+        train(calm(task=task, steps=4), tmp_path / "run", progress=False)
 
 
 def test_an_evaluation_begun_anew_forgets_the_one_before(tmp_path, monkeypatch):

@@ -211,6 +211,8 @@ def test_an_endless_stream_needs_a_number_of_blocks():
     model = Transformer(small_experiment().model)
     with pytest.raises(ValueError, match=r"never ends: say how many blocks to evaluate\.$"):
         evaluate(model, Recall(period=16), "valid", batch=2)
+    with pytest.raises(ValueError, match=r"at least 1 block to evaluate on, but blocks is 0\.$"):
+        evaluate(model, Recall(period=16), "valid", batch=2, blocks=0)
 
 
 def test_a_trained_run_can_be_loaded(tmp_path):

@@ -116,6 +116,14 @@ def test_training_resumes_from_the_newest_checkpoint_of_its_folder(tmp_path):
     assert same_checkpoints(*(last_of(tmp_path / name) for name in ("reference", "parts")))
 
 
+def test_a_run_that_is_past_its_end_is_judged_where_it_stands(tmp_path):
+    experiment = small_experiment(steps=7)
+    constant = replace(experiment.optimizer.schedule, decay="constant")
+    experiment = replace(experiment, optimizer=replace(experiment.optimizer, schedule=constant))
+    result = train(experiment, tmp_path, progress=False)
+    assert train(replace(experiment, steps=3), tmp_path, resume=True, progress=False) == result
+
+
 def test_lines_after_the_checkpoint_are_written_only_once(tmp_path):
     experiment = small_experiment(log_every=1, save_every=5, steps=12)
     train(experiment, tmp_path, progress=False)

@@ -148,7 +148,7 @@ class CompressiveKeeper(Keeper):
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
         """The same for all: the window and the slots behind it."""
-        return sets[0].states.new_full((1,), self.span + self.compressed * self.rate)
+        return sets[0].times.new_full((1,), self.span + self.compressed * self.rate)
 
     def _newest_slot(self, time: int) -> int:
         """Number of the newest slot that a query at this absolute time sees."""

@@ -51,4 +51,4 @@ class FixedSpanKeeper(Keeper):
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
         """The same for all."""
-        return sets[0].states.new_full((1,), self.span)
+        return sets[0].times.new_full((1,), self.span)
