@@ -154,7 +154,7 @@ def room(number: Tensor, now: int, chunk: int) -> Tensor:
 
 def in_chunks(number: Tensor, now: int, chunk: int) -> Tensor:
     """At least `number`: as many as `now` if that leaves at most two whole chunks free."""
-    needed = ((number + chunk - 1) // chunk * chunk).clamp(min=min(LEAST_ROOM, chunk))
+    needed = ((number + chunk - 1) // chunk * chunk)
     present = torch.full_like(number, now)
     return torch.where((present >= needed) & (present <= needed + 2 * chunk), present, needed)
 
