@@ -88,7 +88,7 @@ def evaluate(
     """Judge a trained agent on whole episodes; prints JSON.
 
     Args:
-        run: folder that `train` wrote.
+        run: folder that `train` or `release` wrote.
         rows: episodes; as at the end of training if left out.
         seed: which episodes.
         device: auto, cpu, cuda ...
@@ -108,7 +108,7 @@ def watch(
     """See an episode: the world, and what the agent keeps of it until when.
 
     Args:
-        run: folder that `train` wrote.
+        run: folder that `train` or `release` wrote.
         out: the picture, an animated GIF; episode.gif in the run's folder if left out.
         seed: which episodes.
         rows: episodes of which the longest of the best is shown.

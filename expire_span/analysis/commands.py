@@ -18,10 +18,10 @@ from expire_span.analysis.recording import Recording, record_task, record_tokens
 from expire_span.analysis.report import Report, write_report
 from expire_span.analysis.sizes import find_runs, read_size
 from expire_span.analysis.subject import Subject, open_subject
-from expire_span.analysis.subject import release as keep_release
 from expire_span.analysis.tables import write_csv, write_records
 from expire_span.analysis.view import bits_by_token
 from expire_span.tasks import Split
+from expire_span.training.release import release as keep_release
 
 Run = Annotated[Path, tyro.conf.Positional]
 Replacements = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
