@@ -168,6 +168,16 @@ class AgentRun:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
 
+def is_agent(folder: Path) -> bool:
+    """Whether a folder holds an agent."""
+    try:
+        return (
+            json.loads((folder / EXPERIMENT_FILE).read_text())["kind"] == AgentExperiment.__name__
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def load_agent(folder: Path, device: str = "auto") -> tuple[AgentExperiment, Transformer]:
     """The experiment of a run or a release, and its agent as last saved."""
     experiment = replace(load_agent_experiment(folder), device=device)

@@ -39,6 +39,12 @@ class Codec(ABC):
 
     unit: str = "token"
     """What a token is, to be read after a number."""
+    whole: str = "the text"
+    """What all tokens together are."""
+    cost: str = "loss"
+    """What the loss of predicting it is called."""
+    note: str = ""
+    """What a reader should know about how tokens are written."""
 
     @abstractmethod
     def encode(self, text: str) -> Tokens:

@@ -32,7 +32,7 @@ class Cut:
 
     def losses(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Loss of predicting each token in nats, whole and cut, [T]; NaN for the first."""
-        return _by_target(self.whole), _by_target(self.cut)
+        return self.whole.loss_by_token()[0], self.cut.loss_by_token()[0]
 
     def means(self) -> tuple[float, float]:
         """Mean loss in nats, whole and cut."""
@@ -103,11 +103,6 @@ def _words(
         distance = None if before is None else tokens.start - before
         yield match[0], match.start(), np.array(tokens), distance
         last[match[0]] = tokens.start
-
-
-def _by_target(recording: Recording) -> NDArray[np.float32]:
-    """The loss of step t belongs to the token after it."""
-    return np.concatenate([[np.float32(np.nan)], recording.loss[0, :-1]])
 
 
 def _bits(losses: NDArray[np.float32]) -> float:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from expire_span.agent.run import is_agent
 from expire_span.analysis.codec import Codec, codec_of
 from expire_span.model.transformer import Transformer
 from expire_span.training.experiment import Experiment
@@ -11,15 +12,26 @@ from expire_span.training.folder import load_run
 
 @dataclass(frozen=True)
 class Subject:
-    """A model in evaluation mode, with what it was trained on."""
+    """A model in evaluation mode, and how its tokens are written."""
 
     name: str
-    experiment: Experiment
     model: Transformer
     codec: Codec
 
 
-def open_subject(folder: Path, device: str = "cpu") -> Subject:
+@dataclass(frozen=True)
+class Reader(Subject):
+    """A model that reads text or the data of a task, and what it was trained on."""
+
+    experiment: Experiment
+
+
+def open_reader(folder: Path, device: str = "cpu") -> Reader:
     """The model of a run or of a release."""
+    if is_agent(folder):
+        raise ValueError(
+            f"{folder} holds an agent, which sees a world and reads no text: look at its episodes "
+            "with watch, inspect, analyse spans, analyse layers or analyse record."
+        )
     experiment, model, _ = load_run(folder, device)
-    return Subject(folder.resolve().name, experiment, model, codec_of(experiment.task))
+    return Reader(folder.resolve().name, model, codec_of(experiment.task), experiment)

@@ -10,7 +10,7 @@ from typing import Annotated
 import torch
 import tyro
 
-from expire_span.analysis.subject import Subject, open_subject
+from expire_span.analysis.subject import Subject, open_reader
 from expire_span.serve.limits import Limits
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -80,9 +80,9 @@ def serve(
 
 def open_all(runs: Sequence[Path], device: str) -> dict[str, Subject]:
     """Models by name; those that have the same are told apart by the folders they are in."""
-    subjects = [open_subject(run, device) for run in runs]
-    names = [subject.name for subject in subjects]
+    readers = [open_reader(run, device) for run in runs]
+    names = [reader.name for reader in readers]
     unique = [
         name if names.count(name) == 1 else str(run) for name, run in zip(names, runs, strict=True)
     ]
-    return dict(zip(unique, subjects, strict=True))
+    return dict(zip(unique, readers, strict=True))

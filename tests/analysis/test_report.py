@@ -147,7 +147,7 @@ def test_other_memories_have_reports_too(chromium, tmp_path, memory):
 def tiled(recording, times):
     """The same recording over and over: what a page does with it depends on its length alone."""
     steps = recording.steps
-    by_step = ("tokens", "targets", "loss", "spans", "deleted", "pooled")
+    by_step = ("tokens", "targets", "loss", "starts", "spans", "deleted", "pooled")
     parts = {name: np.concatenate([getattr(recording, name)] * times, -1) for name in by_step}
     later = np.repeat(np.arange(times) * steps, steps)
     parts["deleted"] = np.where(parts["deleted"] < 0, NOT_YET, parts["deleted"] + later)

@@ -6,6 +6,7 @@
    data.deleted  layers x tokens, steps read when it was deleted, -1 if it was not
    data.live     layers x tokens, memories in use when the token was read
    data.loss     bits that the token cost, NaN if nothing predicted it
+   data.unit, data.whole, data.cost   what a token, all of them, and its loss are called
 
    Long texts stay plain text, which costs little; only the part in sight has an element for each
    token. */
@@ -138,7 +139,7 @@ class MemoryView {
       onclick: (event) => this.chooseTime(this.timeAt(event)) });
     this.legend = make("div", { class: "legend" });
     this.text = make("div", { class: "text", tabindex: 0, role: "group",
-      "aria-label": "The text. Arrow keys go from token to token.",
+      "aria-label": "What was read. Arrow keys go from token to token.",
       onkeydown: (event) => this.key(event), onscroll: () => this.later("see"),
       onmouseover: (event) => this.point(event.target), onclick: (event) => this.point(event.target) });
     this.facts = make("aside", { class: "facts", "aria-live": "polite" });
@@ -494,8 +495,8 @@ class MemoryView {
     const { data } = this, token = this.cursor;
     if (token < 0) {
       this.facts.replaceChildren(make("p", { class: "hint" },
-        "Point at the text, or go through it with the arrow keys, to see how long each token is kept. " +
-        "Enter sets the time to that token, Escape shows all spans again."));
+        `Point at ${data.whole}, or go through it with the arrow keys, to see how long each ${data.unit} ` +
+        `is kept. Enter sets the time to that ${data.unit}, Escape shows all spans again.`));
       return;
     }
     const loss = data.loss[token];
@@ -505,7 +506,7 @@ class MemoryView {
     say("span", `${whole(this.values[token])} steps`);
     if (this.change) say("change", Number.isNaN(this.change[token]) ? "not in the other"
       : `${this.change[token] > 0 ? "+" : ""}${this.change[token].toFixed(1)} steps`);
-    say("loss", Number.isNaN(loss) ? "not predicted" : `${loss.toFixed(2)} bits`);
+    say(data.cost, Number.isNaN(loss) ? "not predicted" : `${loss.toFixed(2)} bits`);
     const rows = Array.from({ length: data.layers }, (_, layer) => {
       const place = layer * data.capacity + token, span = data.spans[place], deleted = data.deleted[place];
       const bar = make("i");
@@ -559,7 +560,7 @@ class MemoryView {
     for (let n = 0; n < tokens; n += 1) {
       for (const layer of layers) live[n] += data.live[layer * data.capacity + n] / layers.length;
     }
-    const smooth = Math.max(Math.round(tokens / 300), 8);
+    const smooth = tokens > 600 ? Math.max(Math.round(tokens / 300), 8) : 1;
     const strips = [
       { values: live, top: 8, height: 58, name: "live", colour: colour("--accent"), width: 1.6 },
       { values: data.loss.subarray(0, tokens), top: 76, height: 34, name: "bits", colour: colour("--soft"), width: 1, smooth },

@@ -1,0 +1,143 @@
+"""What a command looks at: a text, a run's own data, or the episodes of an agent.
+
+Shapes: B rows, T steps.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expire_span.agent.run import is_agent
+from expire_span.analysis.classes import token_classes
+from expire_span.analysis.episodes import MOMENTS_FILE, play
+from expire_span.analysis.recording import Recording, record_task, record_tokens
+from expire_span.analysis.subject import Reader, Subject, open_reader
+from expire_span.tasks import Split
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is read, or played."""
+
+    text: Path | None = None
+    """File to read; the run's own data if left out. An agent plays instead."""
+    split: Split = "test"
+    """Which part of the run's own data."""
+    episodes: int = 16
+    """Episodes that an agent plays; the longest of the best is shown."""
+    seed: int = 0
+    """Which episodes these are."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A model, and recordings of what it was given."""
+
+    subject: Subject
+    recording: Recording
+    """One row, to be shown."""
+    sample: Recording
+    """All rows, to be counted over."""
+    kinds: dict[str, NDArray[np.bool_]]
+    """Which tokens of the sample are of each kind, [B, T]."""
+    names: NDArray[np.str_]
+    """What each token of the sample is called, [B, T]."""
+
+    @property
+    def pieces(self) -> list[str]:
+        """The text of every token that is shown."""
+        return self.subject.codec.pieces(self.recording.tokens[0].tolist())
+
+
+def look(
+    run: Path, source: Source, length: int, device: str = "auto", *, rewritten: bool = False
+) -> Look:
+    """Open a model and record it.
+
+    Args:
+        run: folder that `train` or `release` wrote.
+        source: what it is to read or play.
+        length: characters of a text, or steps of the run's own data.
+        device: where to compute.
+        rewritten: whether the text is going to be changed, so that it must be read as a text.
+    """
+    if is_agent(run):
+        return _look_at_episodes(run, source, device)
+    reader = open_reader(run, device)
+    if source.text is not None:
+        recording = record_text(reader, read_text(source.text, length))
+    else:
+        recording = record_split(reader, source.split, -(-length // reader.model.config.block))
+        if rewritten:
+            pieces = reader.codec.pieces(recording.tokens[0].tolist())
+            recording = record_text(reader, "".join(pieces))
+    pieces = reader.codec.pieces(recording.tokens[0].tolist())
+    kinds = {kind: marked[None] for kind, marked in token_classes(pieces).items()}
+    return Look(reader, recording, recording, kinds, np.array([pieces], dtype=np.str_))
+
+
+def record_source(
+    run: Path, source: Source, blocks: int | None, folder: Path, device: str = "auto"
+) -> tuple[Subject, Recording]:
+    """Record a source on the disk, at most so many blocks of it."""
+    if is_agent(run):
+        _refuse_text(source)
+        played = play(run, rows=source.episodes, seed=source.seed, device=device)
+        recording = played.record(folder)
+        played.player.codec.write(folder / MOMENTS_FILE)
+        return played.player, recording
+    reader = open_reader(run, device)
+    if source.text is None:
+        return reader, record_split(reader, source.split, blocks, folder)
+    length = None if blocks is None else blocks * reader.model.config.block
+    return reader, record_text(reader, read_text(source.text, length), folder)
+
+
+def read_text(path: Path, length: int | None) -> str:
+    """The first characters of a file; bytes that are no UTF-8 are replaced."""
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}: check the path.")
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        text = file.read() if length is None else file.read(length)
+    if not text:
+        raise ValueError(f"The file {path} is empty: give one with some text in it.")
+    return text
+
+
+def record_text(subject: Subject, text: str, folder: Path | None = None) -> Recording:
+    """Read a text."""
+    tokens = subject.codec.encode(text)
+    return record_tokens(subject.model, tokens, name=subject.name, folder=folder, progress=True)
+
+
+def record_split(
+    reader: Reader, split: Split, blocks: int | None, folder: Path | None = None
+) -> Recording:
+    """Read a model's own data."""
+    experiment = reader.experiment
+    return record_task(
+        reader.model,
+        experiment.task,
+        split,
+        name=reader.name,
+        blocks=blocks,
+        seed=experiment.seed,
+        precision=experiment.precision,
+        folder=folder,
+        progress=True,
+    )
+
+
+def _look_at_episodes(run: Path, source: Source, device: str) -> Look:
+    _refuse_text(source)
+    played = play(run, rows=source.episodes, seed=source.seed, device=device)
+    return Look(
+        played.player, played.record_best(), played.record(), played.kinds(), played.views()
+    )
+
+
+def _refuse_text(source: Source) -> None:
+    if source.text is not None:
+        raise ValueError("An agent sees a world and reads no text: leave out --text.")
