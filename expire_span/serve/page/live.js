@@ -171,6 +171,10 @@ function relate() {
   if (!second || !second.view || !first.view) return;
   first.view.peers = [second.view];
   second.view.peers = [first.view];
+  if (!second.view.reference) { // it is new, and shows what the other does
+    first.view.choose({ layer: first.view.layer, scale: first.view.scale });
+    first.view.chooseTime(first.view.time);
+  }
   second.view.compare(first.view);
 }
 
