@@ -3,6 +3,7 @@
 Shapes: B rows, T steps.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from expire_span.agent.run import is_agent
 from expire_span.analysis.classes import token_classes
+from expire_span.analysis.codec import NumberCodec
 from expire_span.analysis.episodes import MOMENTS_FILE, play
 from expire_span.analysis.recording import Recording, record_task, record_tokens
 from expire_span.analysis.subject import Reader, Subject, open_reader
@@ -29,6 +31,10 @@ class Source:
     """Episodes that an agent plays; the longest of the best is shown."""
     seed: int = 0
     """Which episodes these are."""
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise ValueError(f"episodes must be at least 1, but is {self.episodes}.")
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,8 @@ def look(
         device: where to compute.
         rewritten: whether the text is going to be changed, so that it must be read as a text.
     """
+    if length < 1:
+        raise ValueError(f"length must be at least 1, but is {length}.")
     if is_agent(run):
         return _look_at_episodes(run, source, device)
     reader = open_reader(run, device)
@@ -74,8 +82,8 @@ def look(
             pieces = reader.codec.pieces(recording.tokens[0].tolist())
             recording = record_text(reader, "".join(pieces))
     pieces = reader.codec.pieces(recording.tokens[0].tolist())
-    kinds = {kind: marked[None] for kind, marked in token_classes(pieces).items()}
-    return Look(reader, recording, recording, kinds, np.array([pieces], dtype=np.str_))
+    names = np.array([pieces], dtype=np.str_)
+    return Look(reader, recording, recording, _kinds(reader, recording, pieces), names)
 
 
 def record_source(
@@ -117,17 +125,30 @@ def record_split(
 ) -> Recording:
     """Read a model's own data."""
     experiment = reader.experiment
-    return record_task(
-        reader.model,
-        experiment.task,
-        split,
-        name=reader.name,
-        blocks=blocks,
-        seed=experiment.seed,
-        precision=experiment.precision,
-        folder=folder,
-        progress=True,
-    )
+    try:
+        return record_task(
+            reader.model,
+            experiment.task,
+            split,
+            name=reader.name,
+            blocks=blocks,
+            seed=experiment.seed,
+            precision=experiment.precision,
+            folder=folder,
+            progress=True,
+        )
+    except FileNotFoundError as error:
+        raise ValueError(f"{error} Or give another text with --text.") from error
+
+
+def _kinds(
+    reader: Reader, recording: Recording, pieces: Sequence[str]
+) -> dict[str, NDArray[np.bool_]]:
+    """Kinds of tokens in a text; numbers are of no kind, but some of them may ask for an answer."""
+    if not isinstance(reader.codec, NumberCodec):
+        return {kind: marked[None] for kind, marked in token_classes(pieces).items()}
+    asking = ~np.isnan(recording.loss_by_token())
+    return {"predicted or asking": asking} if asking.any() and not asking.all() else {}
 
 
 def _look_at_episodes(run: Path, source: Source, device: str) -> Look:

@@ -32,6 +32,8 @@ class Size:
 
 def find_runs(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """The runs among these folders and all below them: those with an evaluation, and others."""
+    if not paths:
+        raise ValueError("Which runs are to be compared? Give their folders, or one above them.")
     every = dict.fromkeys(
         file.parent for path in paths for file in sorted(path.rglob(SETTINGS)) if _is_run(file)
     )

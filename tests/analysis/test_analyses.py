@@ -3,6 +3,7 @@
 import csv
 import json
 from itertools import pairwise
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,15 +16,17 @@ from expire_span.analysis.along import along, spikes
 from expire_span.analysis.classes import spans_by_class, spans_by_token, token_classes
 from expire_span.analysis.counterfactual import Replacement, counterfactual
 from expire_span.analysis.cut import cut_span, suffering
+from expire_span.analysis.look import Source, look
 from expire_span.analysis.recording import record_tokens
 from expire_span.analysis.shaded import COLUMNS, _grid, plot_texts
 from expire_span.analysis.sizes import find_runs, read_size, read_sizes
 from expire_span.cli import main
-from expire_span.tasks import Text
+from expire_span.tasks import Recall, Text
 from expire_span.training.loop import train
 from reading_models import reading_subject, text_of_some_length
 from small_runs import small_experiment
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "enwik8-small"
 TEXT = "In Egypt the café of Egypt is known in all Egypt.\n"
 
 
@@ -175,6 +178,15 @@ def test_lines_hold_whole_words_and_no_more_than_fits():
         assert line[-1].isspace() or line[-1] == "x" or line.endswith("end")
 
 
+def test_numbers_have_no_kinds_but_may_ask(tmp_path):
+    train(small_experiment(Recall(period=16), steps=1), tmp_path / "run", progress=False)
+    found = look(tmp_path / "run", Source(split="valid"), 64, "cpu")
+    (marked,) = found.kinds.values()
+    np.testing.assert_array_equal(marked, ~np.isnan(found.recording.loss))
+    assert found.names.shape == found.sample.tokens.shape == (1, 64)
+    assert found.names[0, 0] == f"{found.sample.tokens[0, 0]} "
+
+
 def rows_of(path):
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
@@ -239,11 +251,16 @@ def test_sizes_are_what_runs_wrote(run):
         (["spans", "RUN", "--text", "TEXT", "--layer", "3"], "Layers are numbered 1 to 2"),
         (["spans", "RUN", "--text", "TEXT", "--replace", "x"], "written old=new"),
         (["cut", "nowhere", "--text", "TEXT"], "is not a run"),
+        (["spans", "RUN", "--text", "TEXT", "--length", "0"], "length must be at least 1"),
+        (["layers", "RUN", "--episodes", "0"], "episodes must be at least 1"),
+        (["layers", "EXAMPLE"], "There is no file enwik8: check the path"),
+        (["layers", "EXAMPLE"], "Or give another text with --text."),
+        (["memory"], "Which runs are to be compared?"),
     ],
 )
 def test_mistakes_end_in_one_sentence(arguments, sentence, run, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    known = {"RUN": str(run / "expiring"), "TEXT": str(run / "text.txt")}
+    known = {"RUN": str(run / "expiring"), "TEXT": str(run / "text.txt"), "EXAMPLE": str(EXAMPLE)}
     with pytest.raises(SystemExit) as stop:
         main(["analyse", *(known.get(word, word) for word in arguments)])
     assert stop.value.code == 2
