@@ -25,6 +25,7 @@ from expire_span.analysis.pictures import COLOURS, MARKERS
 from expire_span.analysis.shaded import SHADES, ink
 from expire_span.analysis.sizes import Size
 
+MOST_KINDS = 30  # of tokens in one picture, those kept longest; a table has all
 DASHES = ("-", "--", ":", "-.")
 LINES = ("#d55e00", "#0072b2", "#1b1f24", "#009e73", "#8a4f7d")  # all dark enough for a thin line
 
@@ -71,9 +72,10 @@ def plot_change(found: Counterfactual, run: str) -> Figure:
 def plot_classes(found: Sequence[ClassSpan], run: str) -> Figure:
     """Mean span of every kind of token in every layer, as a table of shades with its numbers."""
     kinds = list(dict.fromkeys(one.kind for one in sorted(found, key=lambda one: -one.mean)))
+    kinds = kinds[:MOST_KINDS]
     layers = max(one.layer for one in found)
     table = np.full((len(kinds), layers), np.nan)
-    for one in found:
+    for one in (one for one in found if one.kind in kinds):
         table[kinds.index(one.kind), one.layer - 1] = one.mean
     size = (2.2 + 0.75 * layers, 1.2 + 0.34 * len(kinds))
     figure, axes = plt.subplots(figsize=size, layout="constrained")

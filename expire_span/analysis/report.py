@@ -38,12 +38,17 @@ def write_report(report: Report, path: Path) -> Path:
     filled = {
         **{name: html.escape(text) for name, text in heads.items()},
         "style": page_file("view.css"),
-        "script": page_file("view.js") + page_file("report.js"),
+        "script": view_script() + page_file("report.js"),
         "data": script_json({"versions": _versions(report)}),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(fill(page_file("report.html"), filled), encoding="utf-8")
     return path
+
+
+def view_script() -> str:
+    """The program of the view, to which a page adds its own."""
+    return page_file("differ.js") + page_file("view.js")
 
 
 def page_file(name: str) -> str:

@@ -20,6 +20,7 @@ from expire_span.analysis.look import Source, look
 from expire_span.analysis.recording import record_tokens
 from expire_span.analysis.shaded import COLUMNS, _grid, plot_texts
 from expire_span.analysis.sizes import find_runs, read_size, read_sizes
+from expire_span.analysis.tables import write_csv
 from expire_span.cli import main
 from expire_span.tasks import Recall, Text
 from expire_span.training.loop import train
@@ -185,6 +186,13 @@ def test_numbers_have_no_kinds_but_may_ask(tmp_path):
     np.testing.assert_array_equal(marked, ~np.isnan(found.recording.loss))
     assert found.names.shape == found.sample.tokens.shape == (1, 64)
     assert found.names[0, 0] == f"{found.sample.tokens[0, 0]} "
+
+
+def test_whole_numbers_are_written_whole(tmp_path):
+    path = write_csv(
+        tmp_path / "t.csv", ["steps", "bits"], [(np.int32(123456789), np.float32(0.1))]
+    )
+    assert rows_of(path) == [{"steps": "123456789", "bits": "0.1"}]
 
 
 def rows_of(path):
