@@ -29,6 +29,8 @@ def view_data(recording: Recording, pieces: Sequence[str], codec: Codec) -> dict
         "capacity": recording.steps,
         "spans": _packed(recording.spans[:, 0], np.float32),
         "deleted": _packed(recording.deleted[:, 0], np.int32),
+        "pooled": _packed(recording.pooled[:, 0], np.int32),
+        "heads": [] if np.isnan(recording.head_spans).any() else recording.head_spans.tolist(),
         "live": _packed(_live(recording), np.float32),
         "loss": _packed(recording.loss_by_token()[0] / np.log(2), np.float32),
     }

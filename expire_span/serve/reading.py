@@ -65,14 +65,14 @@ def write_on(subject: Subject, text: str, wish: Wish) -> Iterator[dict[str, Any]
         step, nll = read_block(model, batch, memory)
         recorder.add(batch, step, nll)
         memory = step.memory
-        layers, places = np.nonzero(recorder.recording.deleted[:, 0] == recorder.clock)
-        place = recorder.clock - 1
+        kept, place = recorder.recording, recorder.clock - 1
         yield {
             "piece": spell(token),
             "loss": bits,
-            "spans": recorder.recording.spans[:, 0, place].tolist(),
+            "spans": kept.spans[:, 0, place].tolist(),
             "live": step.stats.live.tolist(),
-            "deleted": np.stack([layers, places], axis=1).tolist(),
+            "deleted": np.argwhere(kept.deleted[:, 0] == recorder.clock).tolist(),
+            "pooled": np.argwhere(kept.pooled[:, 0] == recorder.clock).tolist(),
         }
 
 

@@ -84,7 +84,7 @@ def test_the_stream_of_a_continuation_arrives_line_by_line(client):
     assert answer.status_code == 200
     assert "text" in lines[0]
     assert [sorted(line) for line in lines[1:]] == [
-        ["deleted", "live", "loss", "piece", "spans"]
+        ["deleted", "live", "loss", "piece", "pooled", "spans"]
     ] * 5
 
 

@@ -4,6 +4,8 @@
    data.pieces   text of every token
    data.spans    layers x tokens, steps that each memory is to be kept
    data.deleted  layers x tokens, steps read when it was deleted, -1 if it was not
+   data.pooled   layers x tokens, steps read when it was held only as part of a mean, -1 if never
+   data.heads    layers x heads, how far each looks; empty if all look equally far
    data.live     layers x tokens, memories in use when the token was read
    data.loss     bits that the token cost, NaN if nothing predicted it
    data.unit, data.whole, data.cost   what a token, all of them, and its loss are called
@@ -34,7 +36,7 @@ function unpack(packed) {
   return {
     ...packed,
     spans: numbers(packed.spans), live: numbers(packed.live), loss: numbers(packed.loss),
-    deleted: numbers(packed.deleted, "int"),
+    deleted: numbers(packed.deleted, "int"), pooled: numbers(packed.pooled, "int"),
   };
 }
 
@@ -263,6 +265,8 @@ class MemoryView {
     const place = layer * this.data.capacity + token;
     const deleted = this.data.deleted[place];
     if (deleted >= 0 && deleted <= time) return 0;
+    const pooled = this.data.pooled[place];
+    if (pooled >= 0 && pooled <= time) return 0.5; // something is left, but not all
     const over = time - token - this.data.spans[place];
     if (this.data.ramp === 0) return over > 0 ? 0 : 1;
     return Math.min(Math.max(1 - over / this.data.ramp, 0), 1);
@@ -521,9 +525,13 @@ class MemoryView {
       ? [`−${whole(this.largestChange)}`, `+${whole(this.largestChange)} steps`]
       : ["0", `${whole(this.top)} steps or more`];
     this.legend.replaceChildren(make("span", { class: "key" }, ends[0], bar, ends[1]));
+    const heads = this.layersShown().length === 1 ? this.data.heads[Number(this.layer)] : null;
+    if (heads) this.legend.append(
+      make("span", { class: "key" }, `its heads look back ${heads.map(whole).join(", ")} steps`));
     if (this.time !== null) this.legend.append(
       make("span", { class: "key" }, make("span", { class: `sample s${LEVELS - 8} fading` }, "abc"),
-        this.layersShown().length > 1 ? "fading, or gone in some layers" : "fading"),
+        this.data.policy === "Compressive" ? "part of a mean" : "fading",
+        this.layersShown().length > 1 ? "or gone in some layers" : ""),
       make("span", { class: "key" }, make("span", { class: "sample gone" }, "abc"), "forgotten"),
       make("span", { class: "key" }, make("span", { class: "sample unread" }, "abc"), "not read yet"));
   }
@@ -599,9 +607,11 @@ class MemoryView {
     token.spans.forEach((span, layer) => {
       data.spans[layer * data.capacity + n] = span;
       data.live[layer * data.capacity + n] = token.live[layer];
-      data.deleted[layer * data.capacity + n] = -1;
+      data.deleted[layer * data.capacity + n] = data.pooled[layer * data.capacity + n] = -1;
     });
-    for (const [layer, place] of token.deleted) data.deleted[layer * data.capacity + place] = n + 1;
+    for (const kind of ["deleted", "pooled"]) {
+      for (const [layer, place] of token[kind]) data[kind][layer * data.capacity + place] = n + 1;
+    }
     const last = this.chunks[this.chunks.length - 1];
     if (last && last.last - last.first < CHUNK) {
       last.last += 1;

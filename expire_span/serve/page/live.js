@@ -45,7 +45,8 @@ function withRoom(data, more) {
   const loss = new Float32Array(capacity).fill(NaN);
   loss.set(data.loss);
   return { ...data, capacity, loss, spans: spread(data.spans, Float32Array),
-    live: spread(data.live, Float32Array), deleted: spread(data.deleted, Int32Array) };
+    live: spread(data.live, Float32Array), deleted: spread(data.deleted, Int32Array),
+    pooled: spread(data.pooled, Int32Array) };
 }
 
 class Pane {
