@@ -108,8 +108,9 @@ def layers(
         [recording.spans[n, 0, :count] for n in numbers],
         run=name,
     )
-    kinds = spans_by_class(found.sample, found.kinds)
-    tokens = spans_by_token(found.sample, found.names)
+    survey = found.survey()
+    kinds = spans_by_class(survey.recording, survey.kinds)
+    tokens = spans_by_token(survey.recording, survey.names)
     written = plots.save_plot(figure, out / "layers")
     written += plots.save_plot(plots.plot_classes(kinds, name), out / "classes")
     written.append(write_records(out / "classes.csv", kinds))

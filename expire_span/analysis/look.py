@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from expire_span.agent.run import is_agent
 from expire_span.analysis.classes import token_classes
 from expire_span.analysis.codec import NumberCodec
-from expire_span.analysis.episodes import MOMENTS_FILE, play
+from expire_span.analysis.episodes import MOMENTS_FILE, Played, play
 from expire_span.analysis.recording import Recording, record_task, record_tokens
 from expire_span.analysis.subject import Reader, Subject, open_reader
 from expire_span.tasks import Split
@@ -38,23 +38,37 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Survey:
+    """All that a model was given, row by row, with what there is to count over."""
+
+    recording: Recording
+    kinds: dict[str, NDArray[np.bool_]]
+    """Which tokens are of each kind, [B, T]."""
+    names: NDArray[np.str_]
+    """What each token is called, [B, T]."""
+
+
+@dataclass(frozen=True)
 class Look:
-    """A model, and recordings of what it was given."""
+    """A model, and a recording of one row, to be shown."""
 
     subject: Subject
     recording: Recording
-    """One row, to be shown."""
-    sample: Recording
-    """All rows, to be counted over."""
-    kinds: dict[str, NDArray[np.bool_]]
-    """Which tokens of the sample are of each kind, [B, T]."""
-    names: NDArray[np.str_]
-    """What each token of the sample is called, [B, T]."""
+    played: Played | None = None
+    """The episodes of which it is one."""
 
     @property
     def pieces(self) -> list[str]:
-        """The text of every token that is shown."""
+        """The text of every token."""
         return self.subject.codec.pieces(self.recording.tokens[0].tolist())
+
+    def survey(self) -> Survey:
+        """What can be counted: the text, or all episodes."""
+        if self.played is not None:
+            return Survey(self.played.record(), self.played.kinds(), self.played.views())
+        pieces = self.pieces
+        kinds = _kinds(self.subject, self.recording, pieces)
+        return Survey(self.recording, kinds, np.array([pieces], dtype=np.str_))
 
 
 def look(
@@ -72,18 +86,16 @@ def look(
     if length < 1:
         raise ValueError(f"length must be at least 1, but is {length}.")
     if is_agent(run):
-        return _look_at_episodes(run, source, device)
+        played = _play(run, source, device)
+        return Look(played.player, played.record_best(), played)
     reader = open_reader(run, device)
     if source.text is not None:
         recording = record_text(reader, read_text(source.text, length))
     else:
         recording = record_split(reader, source.split, -(-length // reader.model.config.block))
         if rewritten:
-            pieces = reader.codec.pieces(recording.tokens[0].tolist())
-            recording = record_text(reader, "".join(pieces))
-    pieces = reader.codec.pieces(recording.tokens[0].tolist())
-    names = np.array([pieces], dtype=np.str_)
-    return Look(reader, recording, recording, _kinds(reader, recording, pieces), names)
+            recording = record_text(reader, "".join(Look(reader, recording).pieces))
+    return Look(reader, recording)
 
 
 def record_source(
@@ -91,8 +103,7 @@ def record_source(
 ) -> tuple[Subject, Recording]:
     """Record a source on the disk, at most so many blocks of it."""
     if is_agent(run):
-        _refuse_text(source)
-        played = play(run, rows=source.episodes, seed=source.seed, device=device)
+        played = _play(run, source, device)
         recording = played.record(folder)
         played.player.codec.write(folder / MOMENTS_FILE)
         return played.player, recording
@@ -142,23 +153,16 @@ def record_split(
 
 
 def _kinds(
-    reader: Reader, recording: Recording, pieces: Sequence[str]
+    subject: Subject, recording: Recording, pieces: Sequence[str]
 ) -> dict[str, NDArray[np.bool_]]:
     """Kinds of tokens in a text; numbers are of no kind, but some of them may ask for an answer."""
-    if not isinstance(reader.codec, NumberCodec):
+    if not isinstance(subject.codec, NumberCodec):
         return {kind: marked[None] for kind, marked in token_classes(pieces).items()}
     asking = ~np.isnan(recording.loss_by_token())
     return {"predicted or asking": asking} if asking.any() and not asking.all() else {}
 
 
-def _look_at_episodes(run: Path, source: Source, device: str) -> Look:
-    _refuse_text(source)
-    played = play(run, rows=source.episodes, seed=source.seed, device=device)
-    return Look(
-        played.player, played.record_best(), played.record(), played.kinds(), played.views()
-    )
-
-
-def _refuse_text(source: Source) -> None:
+def _play(run: Path, source: Source, device: str) -> Played:
     if source.text is not None:
         raise ValueError("An agent sees a world and reads no text: leave out --text.")
+    return play(run, rows=source.episodes, seed=source.seed, device=device)

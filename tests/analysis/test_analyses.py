@@ -181,11 +181,11 @@ def test_lines_hold_whole_words_and_no_more_than_fits():
 
 def test_numbers_have_no_kinds_but_may_ask(tmp_path):
     train(small_experiment(Recall(period=16), steps=1), tmp_path / "run", progress=False)
-    found = look(tmp_path / "run", Source(split="valid"), 64, "cpu")
+    found = look(tmp_path / "run", Source(split="valid"), 64, "cpu").survey()
     (marked,) = found.kinds.values()
     np.testing.assert_array_equal(marked, ~np.isnan(found.recording.loss))
-    assert found.names.shape == found.sample.tokens.shape == (1, 64)
-    assert found.names[0, 0] == f"{found.sample.tokens[0, 0]} "
+    assert found.names.shape == found.recording.tokens.shape == (1, 64)
+    assert found.names[0, 0] == f"{found.recording.tokens[0, 0]} "
 
 
 def test_whole_numbers_are_written_whole(tmp_path):

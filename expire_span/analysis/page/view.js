@@ -583,7 +583,8 @@ class MemoryView {
     pen.strokeRect(frame.left + .5, strip.top + .5, frame.width, strip.height);
     pen.fillStyle = colour("--soft");
     pen.textAlign = "right";
-    pen.fillText(most >= 20 ? whole(most) : most.toFixed(1), frame.left - 6, strip.top + 9);
+    const label = most >= 20 ? whole(most) : most >= 0.1 ? most.toFixed(1) : most.toPrecision(1);
+    pen.fillText(label, frame.left - 6, strip.top + 9);
     pen.fillText("0", frame.left - 6, strip.top + strip.height);
     pen.textAlign = "left";
     pen.fillText(strip.name, 4, strip.top + strip.height / 2 + 4);
