@@ -50,7 +50,8 @@ DESCRIPTION = """Transformers that learn what to forget.
     expire-span sweep corridor --out runs/sweep
                                          performance against memory
     expire-span inspect runs/mine --text FILE --out report.html
-                                         what is remembered of a text, in one HTML file
+                                         what is remembered of a text, in one HTML file;
+                                         of an agent, of an episode
     expire-span serve runs/mine          the same with an editor, on this machine
     expire-span analyse --help           plots and tables of what is remembered
     torchrun --nproc-per-node 8 -m expire_span train text ...
