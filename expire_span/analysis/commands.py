@@ -14,12 +14,12 @@ from expire_span.analysis.along import along, spikes
 from expire_span.analysis.classes import spans_by_class, spans_by_token
 from expire_span.analysis.counterfactual import Counterfactual, Replacement, counterfactual
 from expire_span.analysis.cut import cut_span, suffering
-from expire_span.analysis.look import Look, Source, look, read_text, record_source
+from expire_span.analysis.look import Look, Source, look, record_source
 from expire_span.analysis.recording import Recording
 from expire_span.analysis.report import Report, write_report
 from expire_span.analysis.shaded import plot_texts
 from expire_span.analysis.sizes import find_runs, read_sizes
-from expire_span.analysis.subject import Subject, open_reader
+from expire_span.analysis.subject import Subject
 from expire_span.analysis.tables import write_csv, write_records
 from expire_span.training.release import release as keep_release
 
@@ -125,7 +125,7 @@ def layers(
 
 def cut(
     run: Run,
-    text: Path,
+    source: Read = TESTED,
     limit: int = 1024,
     out: Path = Path("analysis"),
     length: int = 100_000,
@@ -134,17 +134,19 @@ def cut(
 ) -> None:
     """Which predictions suffer when memory is cut short (fig:enwik8_loss).
 
+    Of an agent these are the moves of an episode: how likely it would still make them.
+
     Args:
         run: folder that `train` or `release` wrote.
-        text: file to read.
+        source: what is read.
         limit: steps beyond which nothing is seen.
         out: folder for plots and CSV.
         length: characters to read.
         most: words to list.
         device: auto, cpu, cuda ...
     """
-    subject = open_reader(run, device)
-    found = cut_span(subject, read_text(text, length), limit, progress=True)
+    looked = look(run, source, length, device)
+    subject, found = looked.subject, cut_span(looked, limit)
     worst = suffering(found, most)
     written = plots.save_plot(plots.plot_cut(found, worst, subject.name), out / "cut")
     rows = ((w.place, w.word, w.before, w.whole, w.cut, w.lost, w.last_seen) for w in worst)

@@ -98,11 +98,12 @@ class Played:
         """Every row, episode after episode."""
         return record_episodes(self.player, self.episodes, self.tokens, folder)
 
-    def record_best(self) -> Recording:
-        """The longest of the best of the first episodes, alone."""
+    def record_best(self, *, limit: int | None = None) -> Recording:
+        """The longest of the best of the first episodes, alone; nothing is seen beyond a limit."""
         row = self.episodes.best()
         episode = self.episodes.first_of(row)
-        return record_episodes(self.player, episode, self.tokens[row : row + 1, : episode.steps])
+        tokens = self.tokens[row : row + 1, : episode.steps]
+        return record_episodes(self.player, episode, tokens, limit=limit)
 
     def kinds(self) -> dict[str, NDArray[np.bool_]]:
         """For everything that can be seen, the steps [B, T] at which it was; also what paid."""
@@ -134,7 +135,12 @@ def play(folder: Path, *, rows: int, seed: int, device: str = "cpu") -> Played:
 
 @torch.no_grad()
 def record_episodes(
-    player: Player, episodes: Episodes, tokens: Tensor, folder: Path | None = None
+    player: Player,
+    episodes: Episodes,
+    tokens: Tensor,
+    folder: Path | None = None,
+    *,
+    limit: int | None = None,
 ) -> Recording:
     """Read what was seen; the loss is that of what was done, -log of its probability."""
     model, block = player.model, player.model.config.block
@@ -145,12 +151,13 @@ def record_episodes(
         rows=rows,
         steps=steps,
         calls=-(-steps // block),
+        limit=limit,
         ahead=0,
         folder=folder,
     )
     memory = model.start(rows)
     for part, read in zip(episodes.blocks(block), tokens.split(block, dim=1), strict=True):
-        step = model(part.observations, memory, starts=part.starts)
+        step = model(part.observations, memory, starts=part.starts, limit=limit)
         memory = step.memory
         log_probs = model.head(step.hidden).logits.log_softmax(dim=-1)
         actions = part.actions.cpu()

@@ -3,8 +3,9 @@
 Shapes: B rows, T steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,8 @@ class Look:
     """A model, and a recording of one row, to be shown."""
 
     subject: Subject
+    record: Callable[..., Recording]
+    """Makes the recording; `limit=` hides all that is further away."""
     recording: Recording
     played: Played | None = None
     """The episodes of which it is one."""
@@ -87,15 +90,20 @@ def look(
         raise ValueError(f"length must be at least 1, but is {length}.")
     if is_agent(run):
         played = _play(run, source, device)
-        return Look(played.player, played.record_best(), played)
+        return Look(played.player, played.record_best, played.record_best(), played)
     reader = open_reader(run, device)
     if source.text is not None:
-        recording = record_text(reader, read_text(source.text, length))
-    else:
-        recording = record_split(reader, source.split, -(-length // reader.model.config.block))
-        if rewritten:
-            recording = record_text(reader, "".join(Look(reader, recording).pieces))
-    return Look(reader, recording)
+        return look_at_text(reader, read_text(source.text, length))
+    blocks = -(-length // reader.model.config.block)
+    record = partial(record_split, reader, source.split, blocks)
+    found = Look(reader, record, record())
+    return look_at_text(reader, "".join(found.pieces)) if rewritten else found
+
+
+def look_at_text(subject: Subject, text: str) -> Look:
+    """Record a model that reads a text."""
+    record = partial(record_text, subject, text)
+    return Look(subject, record, record())
 
 
 def record_source(
@@ -125,14 +133,27 @@ def read_text(path: Path, length: int | None) -> str:
     return text
 
 
-def record_text(subject: Subject, text: str, folder: Path | None = None) -> Recording:
+def record_text(
+    subject: Subject, text: str, folder: Path | None = None, *, limit: int | None = None
+) -> Recording:
     """Read a text."""
-    tokens = subject.codec.encode(text)
-    return record_tokens(subject.model, tokens, name=subject.name, folder=folder, progress=True)
+    return record_tokens(
+        subject.model,
+        subject.codec.encode(text),
+        name=subject.name,
+        limit=limit,
+        folder=folder,
+        progress=True,
+    )
 
 
 def record_split(
-    reader: Reader, split: Split, blocks: int | None, folder: Path | None = None
+    reader: Reader,
+    split: Split,
+    blocks: int | None,
+    folder: Path | None = None,
+    *,
+    limit: int | None = None,
 ) -> Recording:
     """Read a model's own data."""
     experiment = reader.experiment
@@ -144,6 +165,7 @@ def record_split(
             name=reader.name,
             blocks=blocks,
             seed=experiment.seed,
+            limit=limit,
             precision=experiment.precision,
             folder=folder,
             progress=True,

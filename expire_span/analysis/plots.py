@@ -104,7 +104,7 @@ def plot_cut(found: Cut, worst: Sequence[Suffering], run: str) -> Figure:
     labels = [f"{_shown(w.before[-18:])}«{_shown(w.word)}»  {_ago(w)}" for w in shown]
     axes.set_yticks(places, labels=labels, family="monospace", fontsize=7)
     axes.invert_yaxis()
-    axes.set(xlabel="loss of the word (bits)")
+    axes.set(xlabel="loss (bits)")
     axes.legend(frameon=False, fontsize=8)
     axes.grid(axis="x", alpha=0.3)
     means = " to ".join(f"{mean / np.log(2):.3f}" for mean in found.means())
@@ -152,11 +152,10 @@ def plot_sizes(found: Sequence[Size]) -> Figure:
         )
         for one in mine:
             place = (one.live, one.performance)
-            axes.annotate(
-                one.run, place, (3, 4), textcoords="offset points", fontsize=6, rotation=30
-            )
+            name = axes.annotate(one.run, place, (3, -3), textcoords="offset points", fontsize=6)
+            name.set(rotation=-30, va="top")  # downwards: the best runs are often at the top
     axes.set_xscale("log")
-    axes.margins(x=0.12, y=0.15)  # so that names have room
+    axes.margins(x=0.16, y=0.2)  # so that names have room
     for formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         formatter(StrMethodFormatter("{x:g}"))
     axes.tick_params(axis="x", which="both", labelsize=7)

@@ -31,7 +31,7 @@ def open_reader(folder: Path, device: str = "cpu") -> Reader:
     if is_agent(folder):
         raise ValueError(
             f"{folder} holds an agent, which sees a world and reads no text: look at its episodes "
-            "with watch, inspect, analyse spans, analyse layers or analyse record."
+            "with watch, inspect or analyse."
         )
     experiment, model, _ = load_run(folder, device)
     return Reader(folder.resolve().name, model, codec_of(experiment.task), experiment)

@@ -16,7 +16,7 @@ from expire_span.analysis.along import along, spikes
 from expire_span.analysis.classes import spans_by_class, spans_by_token, token_classes
 from expire_span.analysis.counterfactual import Replacement, counterfactual
 from expire_span.analysis.cut import cut_span, suffering
-from expire_span.analysis.look import Source, look
+from expire_span.analysis.look import Source, look, look_at_text
 from expire_span.analysis.recording import record_tokens
 from expire_span.analysis.shaded import COLUMNS, _grid, plot_texts
 from expire_span.analysis.sizes import find_runs, read_size, read_sizes
@@ -75,7 +75,7 @@ def test_a_replacement_must_make_sense():
 def test_a_cut_is_a_plain_second_run():
     subject = reading_subject()
     text = TEXT * 4
-    found = cut_span(subject, text, 10)
+    found = cut_span(look_at_text(subject, text), 10)
     whole, cut = found.losses()
     np.testing.assert_array_equal(whole[1:], plain_run(subject, text)[1])
     np.testing.assert_array_equal(cut[1:], plain_run(subject, text, limit=10)[1])

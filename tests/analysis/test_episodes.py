@@ -14,7 +14,9 @@ from expire_span.agent.episodes import play_episodes
 from expire_span.agent.rollout import act_block, begin
 from expire_span.agent.run import load_agent, train_agent
 from expire_span.agent.tally import Tally
+from expire_span.analysis.cut import cut_span, suffering
 from expire_span.analysis.episodes import NOTHING, REWARDED, MomentCodec, play
+from expire_span.analysis.look import Source, look
 from expire_span.analysis.recording import NOT_YET, Recording
 from expire_span.analysis.sizes import find_runs, read_sizes
 from expire_span.cli import main
@@ -98,6 +100,29 @@ def test_the_best_episode_is_alone_what_it_was_among_others(runs):
     )
 
 
+@torch.no_grad()
+def test_a_cut_is_a_plain_second_run_of_the_episode(runs):
+    found = cut_span(look(runs / "expire", Source(episodes=6), 1, "cpu"), 3)
+    played = play(runs / "expire", rows=6, seed=0)
+    episode, model = played.episodes.first_of(played.episodes.best()), played.player.model
+    memory, nll = model.start(1), []
+    for part in episode.blocks(model.config.block):
+        step = model(part.observations, memory, starts=part.starts, limit=3)
+        memory = step.memory
+        chosen = model.head(step.hidden).logits.log_softmax(-1)
+        nll.append(-chosen.gather(-1, part.actions[..., None])[0, :, 0])
+    np.testing.assert_array_equal(found.cut.loss[0], torch.cat(nll))
+    assert (found.cut.loss != found.whole.loss).any()
+    worst = suffering(found, most=1000)
+    assert sorted(one.place for one in worst) == list(range(episode.steps))
+    for one in worst:
+        assert one.word == found.pieces[one.place]
+        lost = (found.cut.loss - found.whole.loss)[0, one.place] / np.log(2)
+        assert one.lost == pytest.approx(lost, abs=1e-5)
+        if one.last_seen is not None:
+            assert found.pieces[one.place - one.last_seen] == one.word
+
+
 def test_recording_an_agent_changes_no_bit(runs):
     experiment, model = load_agent(runs / "expire", "cpu")
     before = play_episodes(model, experiment.world, rows=3, seed=5)
@@ -155,9 +180,10 @@ def test_the_commands_look_at_agents(runs, tmp_path, capsys):
     main(["analyse", "spans", run, *out, "--episodes", "4", "--device", "cpu"])
     main(["analyse", "layers", run, *out, "--episodes", "8"])
     main(["analyse", "stream", run, *out, "--episodes", "2"])
+    main(["analyse", "cut", run, *out, "--limit", "3"])
     printed = capsys.readouterr().out
     assert "layer 2 keeps longest: " in printed
-    for name in ("spans", "layers", "classes", "stream"):
+    for name in ("spans", "layers", "classes", "stream", "cut"):
         assert (tmp_path / f"{name}.png").stat().st_size > 3000
     with (tmp_path / "spans.csv").open(encoding="utf-8", newline="") as file:
         first = next(csv.DictReader(file))
@@ -178,7 +204,7 @@ def test_the_commands_look_at_agents(runs, tmp_path, capsys):
     [
         (["inspect", "RUN", "--text", "any.txt"], "reads no text: leave out --text"),
         (["inspect", "RUN", "--replace", "red=blue"], "leave out --text and --replace"),
-        (["analyse", "cut", "RUN", "--text", "any.txt"], "look at its episodes with watch"),
+        (["analyse", "cut", "RUN", "--text", "any.txt"], "reads no text: leave out --text"),
         (["serve", "RUN"], "look at its episodes with watch"),
     ],
 )
