@@ -102,10 +102,10 @@ def evaluate(
     """
     with join_ranks(device) as ranks, Interruption(patient=not ranks.alone) as interruption:
         experiment, model, step = load_run(run, device)
-        settings = experiment.evaluation
+        settings, task = experiment.evaluation, _with_data(experiment.task, data)
         evaluation = Evaluation(
             model,
-            _with_data(experiment.task, data),
+            task,
             split,
             batch=settings.batch if batch is None else batch,
             blocks=settings.blocks if blocks is None else blocks,
@@ -113,7 +113,7 @@ def evaluate(
             precision=experiment.precision,
             limit=limit,
             ranks=ranks,
-            sources=SourceFiles(experiment.task.files()),
+            sources=SourceFiles(task.files()),
         )
         bookmark = Bookmark(run / f"evaluation-{split}", ranks)
         if resume or restarted():
