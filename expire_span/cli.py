@@ -6,6 +6,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from expire_span.demo import demo
 from expire_span.experiments import EXPERIMENTS
 from expire_span.reproduce import reproduce
 from expire_span.serve.command import serve
-from expire_span.tasks import Split
+from expire_span.tasks import AnyTask, Collision, CollisionEasy, Copy, Recall, Split
 from expire_span.training.distributed import join_ranks, restarted
 from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import Experiment
@@ -49,7 +50,8 @@ DESCRIPTION = """Transformers that learn what to forget.
     expire-span sweep corridor --out runs/sweep
                                          performance against memory
     expire-span inspect runs/mine --text FILE --out report.html
-                                         what is remembered of a text, in one HTML file
+                                         what is remembered of a text, in one HTML file;
+                                         of an agent, of an episode
     expire-span serve runs/mine          the same with an editor, on this machine
     expire-span analyse --help           plots and tables of what is remembered
     torchrun --nproc-per-node 8 -m expire_span train text ...
@@ -81,27 +83,29 @@ def evaluate(
     batch: int | None = None,
     blocks: int | None = None,
     limit: int | None = None,
+    data: str | None = None,
     device: str = "auto",
     resume: bool = False,
 ) -> None:
-    """Judge a trained run on a whole stream, carrying its memory along; prints JSON.
+    """Judge a trained model on a whole stream, carrying its memory along; prints JSON.
 
     Args:
-        run: folder that `train` wrote.
+        run: folder that `train` or `release` wrote.
         split: which part of the data.
         batch: rows read side by side; as in training if left out.
         blocks: blocks read of each row; as in training if left out.
         limit: cut every memory at this distance, to find out what longer memory is worth.
+        data: where the data lie, if not where they lay in training.
         device: auto, cpu, cuda ...
         resume: go on with the same evaluation from where it was stopped; without this, that is
             forgotten.
     """
     with join_ranks(device) as ranks, Interruption(patient=not ranks.alone) as interruption:
         experiment, model, step = load_run(run, device)
-        settings = experiment.evaluation
+        settings, task = experiment.evaluation, _with_data(experiment.task, data)
         evaluation = Evaluation(
             model,
-            experiment.task,
+            task,
             split,
             batch=settings.batch if batch is None else batch,
             blocks=settings.blocks if blocks is None else blocks,
@@ -109,7 +113,7 @@ def evaluate(
             precision=experiment.precision,
             limit=limit,
             ranks=ranks,
-            sources=SourceFiles(experiment.task.files()),
+            sources=SourceFiles(task.files()),
         )
         bookmark = Bookmark(run / f"evaluation-{split}", ranks)
         if resume or restarted():
@@ -126,6 +130,15 @@ def evaluate(
         if ranks.first:
             _print({"run": str(run), "step": step, "split": split, "limit": limit, **result})
         bookmark.remove()
+
+
+def _with_data(task: AnyTask, path: str | None) -> AnyTask:
+    """The same task with its data elsewhere."""
+    if path is None:
+        return task
+    if isinstance(task, Recall | Copy | Collision | CollisionEasy):
+        raise ValueError(f"{type(task).__name__} makes up its data: leave out --data.")
+    return replace(task, path=path)
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -168,6 +168,7 @@ def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
         torch.cuda.reset_peak_memory_stats()
     valid = train(experiment, folder, resume=(folder / EXPERIMENT_FILE).exists())
     _, model, step = load_run(folder, experiment.device)
+    assert step is not None  # it was saved by the line above
     settings = experiment.evaluation
     test = evaluate(
         model,

@@ -6,7 +6,7 @@ import torch
 
 from expire_span import ExpireSpan
 from expire_span.analysis.codec import ByteCodec
-from expire_span.analysis.subject import Subject
+from expire_span.analysis.subject import Reader
 from expire_span.model.memory import AnyMemory
 from expire_span.tasks import Text
 from policies import Case, make_model
@@ -15,11 +15,11 @@ from small_runs import small_experiment
 EXPIRING = ExpireSpan(60, 8, initial=0.4)
 
 
-def reading_subject(memory: AnyMemory = EXPIRING, name: str = "small", block: int = 16) -> Subject:
+def reading_subject(memory: AnyMemory = EXPIRING, name: str = "small", block: int = 16) -> Reader:
     """Its spans differ from byte to byte; nothing was learned."""
     torch.manual_seed(3)
     model = make_model(Case(memory, block), vocab=256, attention="auto").float()
-    return Subject(name, small_experiment(Text("any.txt")), model, ByteCodec())
+    return Reader(name, model, ByteCodec(), small_experiment(Text("any.txt")))
 
 
 def text_of_some_length(folder: Path) -> Path:

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "training": {"tasks", "model", "model.ops", "model.memory"},
     "agent": {"worlds", "model", "model.ops", "model.memory", "training"},
     "experiments": {"tasks", "model", "model.memory", "training"},
-    "analysis": {"tasks", "model", "model.memory", "training", "experiments"},
+    "analysis": {"tasks", "worlds", "model", "model.memory", "training", "agent", "experiments"},
     "serve": {"tasks", "analysis"},
 }
 

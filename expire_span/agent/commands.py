@@ -10,7 +10,7 @@ import tyro
 
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
-from expire_span.agent.run import load_agent, load_agent_experiment, train_agent
+from expire_span.agent.run import is_agent, load_agent, load_agent_experiment, train_agent
 from expire_span.agent.sweep import SEEDS, draw_sweep, run_sweep, sweep_experiments
 from expire_span.agent.trainer import evaluate_agent
 from expire_span.agent.watch import animate, record_episode
@@ -25,7 +25,7 @@ def concern_agents(arguments: Sequence[str]) -> bool:
     if command == "train":
         return first in AGENT_EXPERIMENTS
     if command == "evaluate":
-        return _is_agent(Path(first))
+        return is_agent(Path(first))
     return command in ("watch", "sweep")
 
 
@@ -88,7 +88,7 @@ def evaluate(
     """Judge a trained agent on whole episodes; prints JSON.
 
     Args:
-        run: folder that `train` wrote.
+        run: folder that `train` or `release` wrote.
         rows: episodes; as at the end of training if left out.
         seed: which episodes.
         device: auto, cpu, cuda ...
@@ -108,7 +108,7 @@ def watch(
     """See an episode: the world, and what the agent keeps of it until when.
 
     Args:
-        run: folder that `train` wrote.
+        run: folder that `train` or `release` wrote.
         out: the picture, an animated GIF; episode.gif in the run's folder if left out.
         seed: which episodes.
         rows: episodes of which the longest of the best is shown.
@@ -147,16 +147,6 @@ def sweep(
     run_sweep(experiments, out, side_by_side=side_by_side)
     draw_sweep(out, out / "performance.png")
     print(out / "performance.png")
-
-
-def _is_agent(folder: Path) -> bool:
-    """Whether a folder holds a run of an agent."""
-    try:
-        return (
-            json.loads((folder / EXPERIMENT_FILE).read_text())["kind"] == AgentExperiment.__name__
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _print(result: dict[str, Any]) -> None:

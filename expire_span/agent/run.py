@@ -26,6 +26,7 @@ from expire_span.training.folder import CHECKPOINTS, EXPERIMENT_FILE
 from expire_span.training.interruption import Interruption
 from expire_span.training.log import MetricLog
 from expire_span.training.records import KNOWN, differences, from_record, save_experiment, to_record
+from expire_span.training.release import load_weights
 from expire_span.training.saver import Saver
 from expire_span.training.spans import SpanWatch
 from expire_span.worlds import WORLDS
@@ -167,14 +168,21 @@ class AgentRun:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
 
+def is_agent(folder: Path) -> bool:
+    """Whether a folder holds an agent."""
+    try:
+        return (
+            json.loads((folder / EXPERIMENT_FILE).read_text())["kind"] == AgentExperiment.__name__
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def load_agent(folder: Path, device: str = "auto") -> tuple[AgentExperiment, Transformer]:
-    """The experiment of a run, and its agent as last saved."""
+    """The experiment of a run or a release, and its agent as last saved."""
     experiment = replace(load_agent_experiment(folder), device=device)
-    newest = checkpoints.latest(folder / CHECKPOINTS)
-    if newest is None:
-        raise ValueError(f"{folder} has no checkpoint yet: train it first.")
     model = build_agent(experiment.world, dense(experiment.model))
-    model.load_state_dict(checkpoints.load_shared(newest).part("model"))
+    load_weights(folder, model)
     return experiment, model.to(take_device(device)).eval()
 
 

@@ -26,9 +26,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from expire_span.agent.dense import start_full
-from expire_span.agent.rollout import begin
-from expire_span.agent.tally import Tally
-from expire_span.agent.trainer import Actor
+from expire_span.agent.episodes import Episodes, play_episodes
 from expire_span.model.transformer import Transformer
 from expire_span.worlds import World
 from expire_span.worlds.grid import DOOR, OBJECT
@@ -70,32 +68,16 @@ class Episode:
 @torch.no_grad()
 def record_episode(model: Transformer, world: World, *, seed: int = 0, rows: int = 16) -> Episode:
     """Play an episode in each of some rows, and take the longest of the best."""
+    played = play_episodes(model, world, rows=rows, seed=seed)
+    row = played.best()
+    episode = played.first_of(row)
     game = world.play(model.positions.device)
-    situation, memory = begin(game, rows, seed), start_full(model, rows)
-    actor, tally = Actor(model, game, rows), Tally.empty(game, episodes=1)
-    taken: dict[str, list[Tensor]] = {name: [] for name in ("actions", "rewards", "done", "views")}
-    spans: list[list[Tensor]] = [[] for _ in model.stack()]
-    for _ in range(-(-world.limit // model.config.block)):
-        block, situation, tally = actor.act_block(situation, memory, tally)
-        step = model(block.observations, memory, starts=block.starts)
-        memory = step.memory
-        for kept, found in zip(spans, step.spans, strict=True):
-            kept.append(_for_each_step(found, block.actions))
-        now = (block.actions, block.rewards, block.done, block.observations)
-        for name, tensor in zip(taken, now, strict=True):
-            taken[name].append(tensor.clone())  # the next block is written over it
-        if tally.counts.max() == rows:
-            break
-    actions, rewards, done, views = (torch.cat(parts, dim=1) for parts in taken.values())
-    lengths = torch.where(done.any(dim=1), done.float().argmax(dim=1) + 1, done.shape[1])
-    row = _best(rewards, lengths)
-    length = int(lengths[row])
-    pictures, captions = _replay(game, rows, seed, actions[:, :length], row)
+    pictures, captions = _replay(game, rows, seed, played.actions[:, : episode.steps], row)
     return Episode(
         pictures=pictures,
         captions=captions,
-        groups=[_group(view, world) for view in views[row, :length]],
-        spans=np.stack([torch.cat(kept, dim=1)[row, :length].cpu().numpy() for kept in spans]),
+        groups=[_group(view, world) for view in episode.observations[0]],
+        spans=_read_spans(model, episode),
         ramp=model.stack()[0].keeper.ramp,
     )
 
@@ -163,16 +145,19 @@ def _colours(episode: Episode, layer: int, time: int) -> list[tuple[float, ...]]
     ]
 
 
+def _read_spans(model: Transformer, episode: Episodes) -> NDArray[np.float64]:
+    """How long the memory of each step is kept, [layers, T]."""
+    memory, found = start_full(model, 1), []
+    for block in episode.blocks(model.config.block):
+        step = model(block.observations, memory, starts=block.starts)
+        memory = step.memory
+        found.append(torch.cat([_for_each_step(spans, block.actions) for spans in step.spans]))
+    return torch.cat(found, dim=1).cpu().numpy()
+
+
 def _for_each_step(spans: Tensor, like: Tensor) -> Tensor:
     """Spans of a block as [B, T], also where they are the same for all steps or differ by head."""
     return spans if spans.shape == like.shape else spans.max().expand(like.shape)
-
-
-def _best(rewards: Tensor, lengths: Tensor) -> int:
-    """The row whose first episode earned most; of several, the longest."""
-    within = torch.arange(rewards.shape[1], device=rewards.device) < lengths[:, None]
-    earned = (rewards * within).sum(dim=1)
-    return int((earned * 1e6 + lengths).argmax())
 
 
 def _replay(

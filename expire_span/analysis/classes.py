@@ -1,13 +1,13 @@
 """What kinds of tokens each layer keeps longest (fig:vis_enwiki8_additional_layerwise).
 
-Kinds overlap: the first letter of a name is a capital and part of a word.
+Kinds overlap: the first letter of a name is a capital and part of a word. Layers count from 1.
 
-Shapes: T tokens, layers.
+Shapes: B rows, T tokens, layers.
 """
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,30 +69,31 @@ def token_classes(pieces: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
     return {kind: marked for kind, marked in by_token.items() if marked.any()}
 
 
-def spans_by_class(recording: Recording, pieces: Sequence[str]) -> list[ClassSpan]:
-    """Every layer's kinds of tokens, the longest kept first."""
-    classes = {"any": np.ones(len(pieces), dtype=bool), **token_classes(pieces)}
+def spans_by_class(recording: Recording, kinds: Mapping[str, NDArray[np.bool_]]) -> list[ClassSpan]:
+    """Every layer's kinds of tokens, the longest kept first; `kinds` marks them, [B, T]."""
+    every = {"any": np.ones_like(recording.starts), **kinds}
     found = [
-        ClassSpan(layer, kind, int(marked.sum()), float(spans.mean()), float(spans.max()))
+        ClassSpan(layer + 1, kind, int(marked.sum()), float(spans.mean()), float(spans.max()))
         for layer in range(recording.about.layers)
-        for kind, marked in classes.items()
-        for spans in [recording.spans[layer, 0, marked].astype(np.float64)]
+        for kind, marked in every.items()
+        for spans in [recording.spans[layer][marked].astype(np.float64)]
     ]
     return sorted(found, key=lambda one: (one.layer, -one.mean))
 
 
 def spans_by_token(
-    recording: Recording, pieces: Sequence[str], *, at_least: int = 3, most: int = 10
+    recording: Recording, names: NDArray[np.str_], *, at_least: int = 3, most: int = 10
 ) -> list[TokenSpan]:
-    """The `most` tokens that each layer keeps longest, of those that occur often enough."""
-    kinds, kind = np.unique(np.asarray(pieces, dtype=object).astype(str), return_inverse=True)
+    """The `most` tokens, by name [B, T], that each layer keeps longest, of the frequent ones."""
+    kinds, kind = np.unique(names.ravel(), return_inverse=True)
     counts = np.bincount(kind)
     found = []
     for layer in range(recording.about.layers):
-        means = np.bincount(kind, weights=recording.spans[layer, 0]) / counts
+        means = np.bincount(kind, weights=recording.spans[layer].ravel()) / counts
         order = [n for n in np.argsort(-means, kind="stable") if counts[n] >= at_least and kinds[n]]
         found += [
-            TokenSpan(layer, str(kinds[n]), int(counts[n]), float(means[n])) for n in order[:most]
+            TokenSpan(layer + 1, str(kinds[n]), int(counts[n]), float(means[n]))
+            for n in order[:most]
         ]
     return found
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from expire_span.tasks import PG19, Documents, Enwik8, Task, Text, WikiText
+from expire_span.tasks import PG19, Documents, Enwik8, Instruction, Task, Text, WikiText
 from expire_span.tasks import pg19 as pg19_files
 from expire_span.tasks import wikitext as wikitext_files
 
@@ -39,6 +39,12 @@ class Codec(ABC):
 
     unit: str = "token"
     """What a token is, to be read after a number."""
+    whole: str = "the text"
+    """What all tokens together are."""
+    cost: str = "loss"
+    """What the loss of predicting it is called."""
+    note: str = ""
+    """What a reader should know about how tokens are written."""
 
     @abstractmethod
     def encode(self, text: str) -> Tokens:
@@ -240,5 +246,8 @@ def codec_of(task: Task) -> Codec:
             folder = wikitext_files.prepared(task.path, task.vocabulary)
             words = json.loads((folder / "vocabulary.json").read_text())
             return WordCodec(words, wikitext_files.END_OF_LINE, wikitext_files.UNKNOWN)
+        case Instruction():
+            words = task.tongue().words
+            return WordCodec(words, unknown=words[0])
         case _:
             return NumberCodec(task.vocab)

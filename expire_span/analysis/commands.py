@@ -1,7 +1,7 @@
 """The commands `analyse` and `inspect`: every analysis as a plot, the numbers behind it as CSV."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,24 +14,26 @@ from expire_span.analysis.along import along, spikes
 from expire_span.analysis.classes import spans_by_class, spans_by_token
 from expire_span.analysis.counterfactual import Counterfactual, Replacement, counterfactual
 from expire_span.analysis.cut import cut_span, suffering
-from expire_span.analysis.recording import Recording, record_task, record_tokens
+from expire_span.analysis.look import Look, Source, look, record_source
+from expire_span.analysis.recording import Recording
 from expire_span.analysis.report import Report, write_report
-from expire_span.analysis.sizes import find_runs, read_size
-from expire_span.analysis.subject import Subject, open_subject
-from expire_span.analysis.subject import release as keep_release
+from expire_span.analysis.shaded import plot_texts
+from expire_span.analysis.sizes import find_runs, read_sizes
+from expire_span.analysis.subject import Subject
 from expire_span.analysis.tables import write_csv, write_records
-from expire_span.analysis.view import bits_by_token
-from expire_span.tasks import Split
+from expire_span.training.release import release as keep_release
 
 Run = Annotated[Path, tyro.conf.Positional]
+Read = Annotated[Source, tyro.conf.arg(name="")]
 Replacements = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
+TESTED, VALIDATED = Source(), Source(split="valid")
 LONGEST_REPORT = 200_000  # tokens; a report of more is slow to open
 
 
 def spans(
     run: Run,
-    text: Path,
+    source: Read = TESTED,
     out: Path = Path("analysis"),
     replace: Replacements = (),
     layer: int | None = None,
@@ -40,48 +42,45 @@ def spans(
 ) -> None:
     """Text shaded by how long each token is kept (fig:vis_enwiki8), and what another word changes.
 
+    Of an agent it is an episode, step by step what was in view and the move that was made.
+
     Args:
         run: folder that `train` or `release` wrote.
-        text: file to read.
+        source: what is read.
         out: folder for plots and CSV.
         replace: a counterfactual, old=new; may be given several times.
         layer: one layer, from 1; the mean of all if left out.
         length: characters to read.
         device: auto, cpu, cuda ...
     """
-    subject = open_subject(run, device)
-    given = read_text(text, length)
-    recording = _record(subject, given)
-    versions = [
-        counterfactual(subject, given, Replacement.parse(one), recording) for one in replace
-    ]
-    every = [recording, *(version.after for version in versions)]
+    found = look(run, source, length, device, rewritten=bool(replace))
+    subject, versions = found.subject, _versions(found, replace)
+    every = [found.recording, *(version.after for version in versions)]
     texts = [subject.codec.pieces(one.tokens[0].tolist()) for one in every]
-    chosen = _chosen(recording, layer)
+    chosen = _chosen(found.recording, layer)
     frames = [
         [passage.before for version in versions for passage in version.passages],
         *([passage.after for passage in version.passages] for version in versions),
     ]
-    figure = plots.plot_texts(
-        ["the text", *(f"with {version.replacement}" for version in versions)],
+    figure = plot_texts(
+        [subject.codec.whole, *(f"with {version.replacement}" for version in versions)],
         texts,
         [one.spans[chosen, 0].mean(axis=0) for one in every],
         run=f"{subject.name}, {_layers_named(layer)}",
         frames=frames,
     )
     written = plots.save_plot(figure, out / "spans")
-    written.append(_write_tokens(out / "spans.csv", recording, texts[0]))
+    written.append(_write_tokens(out / "spans.csv", found.recording, texts[0]))
     for number, version in enumerate(versions, start=1):
         picture = plots.plot_change(version, subject.name)
         written += plots.save_plot(picture, out / f"change-{number}")
         written.append(_write_change(out / f"change-{number}.csv", version, subject))
-        print(_verdict(version))
     _say(written)
 
 
 def layers(
     run: Run,
-    text: Path,
+    source: Read = TESTED,
     out: Path = Path("analysis"),
     length: int = 20_000,
     drawn: int = 500,
@@ -89,41 +88,44 @@ def layers(
 ) -> None:
     """What each layer keeps (fig:vis_enwiki8_additional_layerwise): its text, tokens and kinds.
 
+    Of an agent, kinds are what can be in view; they are counted over all episodes played.
+
     Args:
         run: folder that `train` or `release` wrote.
-        text: file to read.
+        source: what is read.
         out: folder for plots and CSV.
         length: characters to read.
         drawn: characters of them to draw.
         device: auto, cpu, cuda ...
     """
-    subject = open_subject(run, device)
-    recording = _record(subject, read_text(text, length))
-    pieces = subject.codec.pieces(recording.tokens[0].tolist())
+    found = look(run, source, length, device)
+    pieces, recording, name = found.pieces, found.recording, found.subject.name
     count = int(np.cumsum([len(piece) for piece in pieces]).searchsorted(drawn, side="right"))
     numbers = range(recording.about.layers)
-    figure = plots.plot_texts(
+    figure = plot_texts(
         [f"layer {n + 1}" for n in numbers],
         [pieces[:count] for _ in numbers],
         [recording.spans[n, 0, :count] for n in numbers],
-        run=subject.name,
+        run=name,
     )
-    kinds, tokens = spans_by_class(recording, pieces), spans_by_token(recording, pieces)
+    survey = found.survey()
+    kinds = spans_by_class(survey.recording, survey.kinds)
+    tokens = spans_by_token(survey.recording, survey.names)
     written = plots.save_plot(figure, out / "layers")
-    written += plots.save_plot(plots.plot_classes(kinds, subject.name), out / "classes")
+    written += plots.save_plot(plots.plot_classes(kinds, name), out / "classes")
     written.append(write_records(out / "classes.csv", kinds))
     written.append(write_records(out / "tokens.csv", tokens))
-    for n in numbers:
-        best = [one for one in kinds if one.layer == n and one.kind != "any"][:4]
+    for layer in (n + 1 for n in numbers):
+        best = [one for one in kinds if one.layer == layer and one.kind != "any"][:4]
         named = ", ".join(f"{one.kind} {one.mean:.0f}" for one in best)
-        often = " ".join(repr(one.piece) for one in tokens if one.layer == n)
-        print(f"layer {n + 1} keeps longest: {named} (steps); tokens {often}")
+        often = " ".join(repr(one.piece) for one in tokens if one.layer == layer)
+        print(f"layer {layer} keeps longest: {named} (steps); {found.subject.codec.unit}s {often}")
     _say(written)
 
 
 def cut(
     run: Run,
-    text: Path,
+    source: Read = TESTED,
     limit: int = 1024,
     out: Path = Path("analysis"),
     length: int = 100_000,
@@ -132,17 +134,19 @@ def cut(
 ) -> None:
     """Which predictions suffer when memory is cut short (fig:enwik8_loss).
 
+    Of an agent these are the moves of an episode: how likely it would still make them.
+
     Args:
         run: folder that `train` or `release` wrote.
-        text: file to read.
+        source: what is read.
         limit: steps beyond which nothing is seen.
         out: folder for plots and CSV.
         length: characters to read.
         most: words to list.
         device: auto, cpu, cuda ...
     """
-    subject = open_subject(run, device)
-    found = cut_span(subject, read_text(text, length), limit, progress=True)
+    looked = look(run, source, length, device)
+    subject, found = looked.subject, cut_span(looked, limit)
     worst = suffering(found, most)
     written = plots.save_plot(plots.plot_cut(found, worst, subject.name), out / "cut")
     rows = ((w.place, w.word, w.before, w.whole, w.cut, w.lost, w.last_seen) for w in worst)
@@ -155,8 +159,7 @@ def cut(
 
 def stream(
     run: Run,
-    text: Path | None = None,
-    split: Split = "valid",
+    source: Read = VALIDATED,
     blocks: int | None = None,
     out: Path = Path("analysis"),
     device: str = "auto",
@@ -167,19 +170,13 @@ def stream(
 
     Args:
         run: folder that `train` or `release` wrote.
-        text: file to read; the run's own data if left out.
-        split: which part of the run's own data.
-        blocks: most blocks to read.
+        source: what is read.
+        blocks: most blocks to read; made-up data need it.
         out: folder for plots, CSV and recording.
         device: auto, cpu, cuda ...
     """
-    subject = open_subject(run, device)
     folder = out / "recording"
-    if text is not None:
-        length = None if blocks is None else blocks * subject.model.config.block
-        recording = _record(subject, read_text(text, length), folder)
-    else:
-        recording = _record_split(subject, split, blocks, folder)
+    subject, recording = record_source(run, source, blocks, folder, device)
     found = along(recording)
     written = plots.save_plot(plots.plot_along(found, subject.name), out / "stream")
     numbers = range(recording.about.layers)
@@ -201,48 +198,45 @@ def memory(
     """Performance against memory size (fig:corridor_result, fig:enwik8_span, fig:wiki103_memsize).
 
     Args:
-        runs: folders of runs, or folders with runs somewhere in them.
-        metric: such as bpb or accuracy; the runs' own if left out.
+        runs: folders of runs, of text or of agents, or folders with runs somewhere in them.
+        metric: such as bpb, accuracy or success; the runs' own if left out.
         out: folder for plots and CSV.
     """
-    found = [read_size(run, metric) for run in find_runs(runs)]
-    if len({(one.metric, one.split) for one in found}) > 1:
-        kinds = ", ".join(sorted({f"{one.metric} ({one.split})" for one in found}))
-        raise ValueError(f"These runs were judged differently: {kinds}. Compare them apart.")
+    judged, others = find_runs(runs)
+    found = read_sizes(judged, metric)
     written = plots.save_plot(plots.plot_sizes(found), out / "memory")
     written.append(write_records(out / "memory.csv", found))
+    width = max(len(one.run) for one in found)
     for one in sorted(found, key=lambda one: one.live):
         performance = f"{one.metric} {one.performance:.4g}"
-        print(f"{one.run:40}  {one.policy:12}  live {one.live:8.1f}  {performance}")
+        print(f"{one.run:{width}}  {one.policy:12}  live {one.live:8.1f}  {performance}")
+    if others:
+        print("Left out, for they have no evaluation yet: " + ", ".join(map(str, others)))
     _say(written)
 
 
 def record(
     run: Run,
-    text: Path | None = None,
-    split: Split = "test",
+    source: Read = TESTED,
     blocks: int | None = None,
     out: Path = Path("analysis/recording"),
     device: str = "auto",
 ) -> None:
     """Keep what a model did with every token, as .npy files that `Recording.open` maps.
 
+    Of an agent these are its episodes; `moments.csv` says what its tokens mean.
+
     Args:
         run: folder that `train` or `release` wrote.
-        text: file to read; the run's own data if left out.
-        split: which part of the run's own data.
+        source: what is read.
         blocks: most blocks to read; made-up data need it.
         out: folder for the recording.
         device: auto, cpu, cuda ...
     """
-    subject = open_subject(run, device)
-    if text is not None:
-        length = None if blocks is None else blocks * subject.model.config.block
-        recording = _record(subject, read_text(text, length), out)
-    else:
-        recording = _record_split(subject, split, blocks, out)
-    shapes = {"steps": recording.steps, "layers": recording.about.layers, "folder": str(out)}
-    print(json.dumps(shapes))
+    _, recording = record_source(run, source, blocks, out, device)
+    rows, steps = recording.tokens.shape
+    about = {"rows": rows, "steps": steps, "layers": recording.about.layers, "folder": str(out)}
+    print(json.dumps(about))
 
 
 ANALYSES: dict[str, Callable[..., None]] = {
@@ -257,39 +251,27 @@ ANALYSES: dict[str, Callable[..., None]] = {
 
 def inspect(
     run: Run,
-    text: Path | None = None,
+    source: Read = TESTED,
     out: Path = Path("report.html"),
     replace: Replacements = (),
     length: int = 100_000,
-    split: Split = "test",
     device: str = "auto",
 ) -> None:
     """Write one HTML file that shows what a model remembers of a text, and for how long.
 
+    Of an agent it is an episode, step by step what was in view and the move that was made.
+
     Args:
         run: folder that `train` or `release` wrote.
-        text: file to read; the run's own data if left out.
+        source: what is read.
         out: the file to write.
         replace: another version of the text, old=new; may be given several times.
         length: characters to read.
-        split: which part of the run's own data.
         device: auto, cpu, cuda ...
     """
-    subject = open_subject(run, device)
-    if text is not None:
-        given = read_text(text, min(length, LONGEST_REPORT))
-    else:
-        blocks = -(-min(length, LONGEST_REPORT) // subject.model.config.block)
-        recording = _record_split(subject, split, blocks, None)
-        given = "".join(subject.codec.pieces(recording.tokens[0].tolist()))
-    if text is not None or replace:
-        recording = _record(subject, given)
-    versions = [
-        counterfactual(subject, given, Replacement.parse(one), recording) for one in replace
-    ]
-    for version in versions:
-        print(_verdict(version))
-    _say([write_report(Report(subject, recording, versions), out)])
+    found = look(run, source, min(length, LONGEST_REPORT), device, rewritten=bool(replace))
+    report = Report(found.subject, found.recording, _versions(found, replace))
+    _say([write_report(report, out)])
 
 
 def release(run: Run, out: Path) -> None:
@@ -303,37 +285,16 @@ def release(run: Run, out: Path) -> None:
     _say([out])
 
 
-def read_text(path: Path, length: int | None) -> str:
-    """The first characters of a file; bytes that are no UTF-8 are replaced."""
-    if not path.is_file():
-        raise ValueError(f"There is no file {path}: check the path.")
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        text = file.read() if length is None else file.read(length)
-    if not text:
-        raise ValueError(f"The file {path} is empty: give one with some text in it.")
-    return text
-
-
-def _record(subject: Subject, text: str, folder: Path | None = None) -> Recording:
-    tokens = subject.codec.encode(text)
-    return record_tokens(subject.model, tokens, name=subject.name, folder=folder, progress=True)
-
-
-def _record_split(
-    subject: Subject, split: Split, blocks: int | None, folder: Path | None
-) -> Recording:
-    experiment = subject.experiment
-    return record_task(
-        subject.model,
-        experiment.task,
-        split,
-        name=subject.name,
-        blocks=blocks,
-        seed=experiment.seed,
-        precision=experiment.precision,
-        folder=folder,
-        progress=True,
-    )
+def _versions(found: Look, replace: Sequence[str]) -> list[Counterfactual]:
+    """The text with each of the replacements, and a sentence about every one."""
+    text = "".join(found.pieces)
+    versions = [
+        counterfactual(found.subject, text, Replacement.parse(one), found.recording)
+        for one in replace
+    ]
+    for version in versions:
+        print(_verdict(version))
+    return versions
 
 
 def _chosen(recording: Recording, layer: int | None) -> list[int]:
@@ -354,7 +315,7 @@ def _write_tokens(path: Path, recording: Recording, pieces: list[str]) -> Path:
     """One token a line, with all that was recorded of it."""
     numbers = range(recording.about.layers)
     heads = [f"{kind}_{n + 1}" for n in numbers for kind in ("span", "deadline", "deleted")]
-    deadlines, bits = recording.deadlines(), bits_by_token(recording)
+    deadlines, bits = recording.deadlines(), recording.loss_by_token()[0] / np.log(2)
 
     def row(place: int) -> list[Any]:
         arrays = (recording.spans, deadlines, recording.deleted)

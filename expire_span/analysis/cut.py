@@ -1,7 +1,8 @@
 """Which predictions suffer when memory is cut short (fig:enwik8_loss).
 
 A text is read as it is and with everything hidden that is further away than a limit. What suffers
-is listed by words, because a name that is forgotten costs most in its first letters.
+is listed by words, because a name that is forgotten costs most in its first letters; answers and an
+agent's moves are listed one by one.
 
 Shapes: T tokens.
 """
@@ -9,13 +10,14 @@ Shapes: T tokens.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from expire_span.analysis.codec import Places
-from expire_span.analysis.recording import Recording, record_tokens
-from expire_span.analysis.subject import Subject
+from expire_span.analysis.look import Look
+from expire_span.analysis.recording import Recording
 
 WORD = re.compile(r"\w+|[^\w\s]+|\s+")
 AROUND = 40  # characters shown before a word
@@ -32,7 +34,7 @@ class Cut:
 
     def losses(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Loss of predicting each token in nats, whole and cut, [T]; NaN for the first."""
-        return _by_target(self.whole), _by_target(self.cut)
+        return self.whole.loss_by_token()[0], self.cut.loss_by_token()[0]
 
     def means(self) -> tuple[float, float]:
         """Mean loss in nats, whole and cut."""
@@ -62,14 +64,9 @@ class Suffering:
         return self.cut - self.whole
 
 
-def cut_span(subject: Subject, text: str, limit: int, progress: bool = False) -> Cut:
-    """Read a text twice, the second time with all memory hidden beyond `limit` steps."""
-    tokens = subject.codec.encode(text)
-    whole, cut = (
-        record_tokens(subject.model, tokens, name=subject.name, limit=distance, progress=progress)
-        for distance in (None, limit)
-    )
-    return Cut(subject.codec.pieces(tokens.tolist()), limit, whole, cut)
+def cut_span(found: Look, limit: int) -> Cut:
+    """Read the same once more, with all memory hidden beyond `limit` steps."""
+    return Cut(found.pieces, limit, found.recording, found.record(limit=limit))
 
 
 def suffering(cut: Cut, most: int = 30) -> list[Suffering]:
@@ -85,29 +82,31 @@ def suffering(cut: Cut, most: int = 30) -> list[Suffering]:
             cut=_bits(short[places]),
             last_seen=last_seen,
         )
-        for word, begin, places, last_seen in _words(cut.pieces)
-        if word.strip()
+        for word, begin, places, last_seen in _words(cut)
+        if word.strip() and not np.isnan(whole[places]).all()
     ]
     return sorted(found, key=lambda one: -one.lost)[:most]
 
 
-def _words(
-    pieces: Sequence[str],
-) -> Iterator[tuple[str, int, NDArray[np.integer], int | None]]:
+def _words(cut: Cut) -> Iterator[tuple[str, int, NDArray[np.integer], int | None]]:
     """Each word, where it begins in the text, its tokens, and how far back it stood last."""
-    places = Places(pieces)
+    text, places = "".join(cut.pieces), Places(cut.pieces)
     last: dict[str, int] = {}
-    for match in WORD.finditer("".join(pieces)):
-        tokens = places.tokens(*match.span())
-        before = last.get(match[0])
+    for first, end in _stretches(cut):
+        tokens, word = places.tokens(first, end), text[first:end]
+        before = last.get(word)
         distance = None if before is None else tokens.start - before
-        yield match[0], match.start(), np.array(tokens), distance
-        last[match[0]] = tokens.start
+        yield word, first, np.array(tokens), distance
+        last[word] = tokens.start
 
 
-def _by_target(recording: Recording) -> NDArray[np.float32]:
-    """The loss of step t belongs to the token after it."""
-    return np.concatenate([[np.float32(np.nan)], recording.loss[0, :-1]])
+def _stretches(cut: Cut) -> Iterator[tuple[int, int]]:
+    """First and last character of every word, or of every token if each is answered by itself."""
+    if cut.whole.about.ahead == 1:
+        yield from (match.span() for match in WORD.finditer("".join(cut.pieces)))
+        return
+    ends = np.cumsum([len(piece) for piece in cut.pieces]).tolist()
+    yield from pairwise([0, *ends])
 
 
 def _bits(losses: NDArray[np.float32]) -> float:

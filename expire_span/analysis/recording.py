@@ -24,7 +24,7 @@ from tqdm import tqdm
 from expire_span.analysis.held import Held, LayerHeld, held_steps
 from expire_span.model.memory import AdaptiveSpan, Compressive, ExpireSpan, Memory
 from expire_span.model.transformer import Step, Transformer
-from expire_span.tasks import Batch, Split, Task
+from expire_span.tasks import Batch, Collision, CollisionEasy, Recall, Split, Task
 from expire_span.training.evaluation import autocast, count_blocks
 
 ABOUT_FILE = "recording.json"
@@ -49,6 +49,8 @@ class About:
     """Steps over which a memory fades; 0 if it does not."""
     limit: int | None = None
     """Distance beyond which nothing was seen."""
+    ahead: int = 1
+    """Which token a step's prediction is of: 1 the next one, 0 none but its own (an answer)."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Recording:
     """[B, T], what was to be predicted."""
     loss: NDArray[np.float32]
     """[B, T], of each prediction, in nats; NaN where none was scored."""
+    starts: NDArray[np.bool_]
+    """[B, T], where an episode begins; what came before it is not seen any more."""
     spans: NDArray[np.float32]
     """[layers, B, T], how long each memory was meant to be kept; the same for all but Expire-Span,
     of Adaptive-Span the longest of its heads."""
@@ -88,6 +92,12 @@ class Recording:
         times: NDArray[np.float64] = np.arange(self.steps, dtype=np.float64)
         return times + self.spans
 
+    def loss_by_token(self) -> NDArray[np.float32]:
+        """Loss in nats of the prediction that each token is about, [B, T]; NaN if there is none."""
+        if self.about.ahead == 0:
+            return self.loss
+        return np.pad(self.loss[:, :-1], ((0, 0), (1, 0)), constant_values=np.nan)
+
     @classmethod
     def open(cls, folder: Path) -> "Recording":
         """A recording on the disk; its arrays are mapped, not read."""
@@ -111,6 +121,7 @@ class Recorder:
         rows, steps: how much will be read.
         calls: in how many calls.
         limit: the cut that the calls are made with.
+        ahead: which token a step's prediction is of, see `About`.
         folder: where to keep the arrays; in RAM if None.
     """
 
@@ -123,10 +134,11 @@ class Recorder:
         steps: int,
         calls: int,
         limit: int | None = None,
+        ahead: int = 1,
         folder: Path | None = None,
     ):
         self._policy, self._folder = model.config.memory, folder
-        about = _about(model, name, limit)
+        about = replace(_about(model, name), limit=limit, ahead=ahead)
         shapes = _shapes(about, rows, steps, calls)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -146,6 +158,8 @@ class Recorder:
         kept.tokens[:, block] = batch.inputs.cpu()
         kept.targets[:, block] = batch.targets.cpu()
         kept.loss[:, block] = nll.float().cpu().masked_fill(~batch.scored.cpu(), torch.nan)
+        if batch.starts is not None:
+            kept.starts[:, block] = batch.starts.cpu()
         kept.live[:, self._calls] = step.stats.live.cpu()
         kept.held[:, self._calls] = step.stats.held.cpu()
         for layer, spans in enumerate(step.spans):
@@ -172,7 +186,7 @@ class Recorder:
     def so_far(self) -> Recording:
         """What has been read until now; the same arrays, not a copy."""
         kept, steps, calls = self.recording, slice(self.clock), slice(self._calls)
-        by_step = ("tokens", "targets", "loss", "spans", "deleted", "pooled")
+        by_step = ("tokens", "targets", "loss", "starts", "spans", "deleted", "pooled")
         parts = {name: getattr(kept, name)[..., steps] for name in by_step}
         parts |= {name: getattr(kept, name)[..., calls] for name in ("ends", "live", "held")}
         return replace(kept, **parts)
@@ -204,6 +218,7 @@ def record(
     rows: int,
     steps: int,
     limit: int | None = None,
+    ahead: int = 1,
     precision: str = "float32",
     folder: Path | None = None,
 ) -> Recording:
@@ -215,12 +230,20 @@ def record(
         name: of the run.
         rows, steps: how much there is to read.
         limit: distance beyond which nothing is seen.
+        ahead: which token a step's prediction is of, see `About`.
         precision: type of matrix products.
         folder: where to keep the recording; in RAM if None.
     """
     calls = -(-steps // model.config.block)
     recorder = Recorder(
-        model, name, rows=rows, steps=steps, calls=calls, limit=limit, folder=folder
+        model,
+        name,
+        rows=rows,
+        steps=steps,
+        calls=calls,
+        limit=limit,
+        ahead=ahead,
+        folder=folder,
     )
     memory = model.start(rows)
     for batch in batches:
@@ -311,6 +334,7 @@ def record_task(
         rows=rows,
         steps=steps,
         limit=limit,
+        ahead=0 if isinstance(task, Recall | Collision | CollisionEasy) else 1,
         precision=precision,
         folder=folder,
     )
@@ -330,22 +354,31 @@ def text_batches(tokens: Sequence[int] | NDArray[np.integer], block: int) -> Ite
 def live_along(recording: Recording, layer: int) -> NDArray[np.float64]:
     """Memories of an Expire-Span layer with weight above 0 at every step, mean over rows, [T].
 
-    A memory of time i is in use by the queries i + 1, ... before i + span + ramp, and within the
-    cut. Rows whose episodes begin anew are not told apart: their past counts as seen.
+    A memory of time i is in use by the queries i + 1, ... before i + span + ramp, as long as it is
+    within the cut, its episode goes on and it is not deleted, which a budget may do early.
     """
-    times = np.arange(recording.steps)
-    change = np.zeros(recording.steps + 1)
-    for spans in recording.spans[layer]:
-        after = np.ceil(times + spans.astype(np.float64) + recording.about.ramp).astype(np.int64)
-        if recording.about.limit is not None:
-            after = np.minimum(after, times + recording.about.limit + 1)
-        after = np.clip(after, times + 1, recording.steps)
+    about, steps = recording.about, recording.steps
+    times, change = np.arange(steps), np.zeros(steps + 1)
+    for row, spans in enumerate(recording.spans[layer]):
+        after = np.ceil(times + spans.astype(np.float64) + about.ramp).astype(np.int64)
+        if about.limit is not None:
+            after = np.minimum(after, times + about.limit + 1)
+        deleted = recording.deleted[layer, row]
+        after = np.minimum(after, np.where(deleted == NOT_YET, steps, deleted))
+        after = np.minimum(after, _next_start(recording.starts[row]))
         np.add.at(change, times + 1, 1)
-        np.add.at(change, after, -1)
+        np.add.at(change, np.clip(after, times + 1, steps), -1)
     return np.cumsum(change)[:-1] / len(recording.tokens)
 
 
-def _about(model: Transformer, name: str, limit: int | None) -> About:
+def _next_start(starts: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """When the first episode after each step begins, [T]; the number of steps if none does."""
+    steps = len(starts)
+    begins = np.append(np.flatnonzero(starts), steps)
+    return begins[begins.searchsorted(np.arange(steps), side="right")]
+
+
+def _about(model: Transformer, name: str) -> About:
     config = model.config
     match config.memory:
         case ExpireSpan() | AdaptiveSpan():
@@ -362,7 +395,6 @@ def _about(model: Transformer, name: str, limit: int | None) -> About:
         heads=config.heads,
         max_span=longest,
         ramp=ramp,
-        limit=limit,
     )
 
 
@@ -373,6 +405,7 @@ def _shapes(about: About, rows: int, steps: int, calls: int) -> dict[str, Any]:
         "tokens": (each, np.int32, 0),
         "targets": (each, np.int32, 0),
         "loss": (each, np.float32, np.nan),
+        "starts": (each, np.bool_, False),
         "spans": (by_layer, np.float32, np.nan),
         "deleted": (by_layer, np.int32, NOT_YET),
         "pooled": (by_layer, np.int32, NOT_YET),

@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,17 +32,23 @@ def write_report(report: Report, path: Path) -> Path:
     heads = {"title": f"{subject.name} · {report.recording.steps:,} {subject.codec.unit}s"}
     heads["about"] = (
         f"{type(config.memory).__name__}, {config.layers} layers of width {config.width}, "
-        f"blocks of {config.block} steps. Darker (in dark colours: brighter) is kept longer."
+        f"blocks of {config.block} steps. Darker (in dark colours: brighter) is kept longer. "
+        f"{subject.codec.note}"
     )
     filled = {
         **{name: html.escape(text) for name, text in heads.items()},
         "style": page_file("view.css"),
-        "script": page_file("view.js") + page_file("report.js"),
+        "script": view_script() + page_file("report.js"),
         "data": script_json({"versions": _versions(report)}),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(fill(page_file("report.html"), filled), encoding="utf-8")
     return path
+
+
+def view_script() -> str:
+    """The program of the view, to which a page adds its own."""
+    return page_file("differ.js") + page_file("view.js")
 
 
 def page_file(name: str) -> str:
@@ -51,15 +58,7 @@ def page_file(name: str) -> str:
 
 def fill(template: str, parts: dict[str, str]) -> str:
     """Put parts in the place of their @names@; what is in a part is left as it is."""
-    pieces = [template]
-    for name, part in parts.items():
-        mark = f"@{name}@"
-        pieces = [
-            bit
-            for n, piece in enumerate(pieces)
-            for bit in (_around(piece, mark, part) if n % 2 == 0 else [piece])
-        ]
-    return "".join(pieces)
+    return re.sub("@(" + "|".join(parts) + ")@", lambda found: parts[found[1]], template)
 
 
 def script_json(value: Any) -> str:
@@ -67,20 +66,14 @@ def script_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _around(piece: str, mark: str, part: str) -> list[str]:
-    """A piece of template with parts between: template and part in turn."""
-    bits = piece.split(mark)
-    return [bit for pair in ((bit, part) for bit in bits) for bit in pair][:-1]
-
-
 def _versions(report: Report) -> list[dict[str, Any]]:
     codec = report.subject.codec
 
     def version(recording: Recording, heading: str) -> dict[str, Any]:
         pieces = codec.pieces(recording.tokens[0].tolist())
-        return {**view_data(recording, pieces, codec.unit), "heading": heading}
+        return {**view_data(recording, pieces, codec), "heading": heading}
 
-    first = version(report.recording, "The text")
+    first = version(report.recording, codec.whole.capitalize())
     others = [
         {
             **version(other.after, f"With {other.replacement}"),

@@ -1,16 +1,20 @@
 """Performance against memory size over any set of runs (fig:corridor_result, fig:enwik8_span, ...).
 
 Runs are compared by what they wrote about themselves: `result.json` if they have been judged on
-test data, else the last evaluation in `metrics.jsonl`.
+test data, or an agent on whole episodes, else the last evaluation in `metrics.jsonl`.
 """
 
 import json
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-RESULT, METRICS, SETTINGS = "result.json", "metrics.jsonl", "experiment.json"
+from expire_span.training.release import EXPERIMENT_FILE as SETTINGS
+from expire_span.training.release import WEIGHTS_FILE
+
+RESULT, METRICS = "result.json", "metrics.jsonl"
 KNOWN_METRICS = ("bpb", "bpc", "perplexity", "accuracy", "error", "success", "reward", "return")
 
 
@@ -26,33 +30,58 @@ class Size:
     split: str
 
 
-def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The runs among these folders and all below them."""
-    found = [
-        file.parent
-        for path in paths
-        for file in sorted(path.rglob(SETTINGS))
-        if _judged(file.parent)
-    ]
-    if not found:
+def find_runs(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """The runs among these folders and all below them: those with an evaluation, and others."""
+    if not paths:
+        raise ValueError("Which runs are to be compared? Give their folders, or one above them.")
+    every = dict.fromkeys(
+        file.parent for path in paths for file in sorted(path.rglob(SETTINGS)) if _is_run(file)
+    )
+    judged = [run for run in every if _judged(run)]
+    if not judged:
         named = ", ".join(map(str, paths))
         raise ValueError(f"There is no run with an evaluation in {named}: train some first.")
-    return list(dict.fromkeys(found))
+    return judged, [run for run in every if run not in judged]
+
+
+def read_sizes(runs: Sequence[Path], metric: str | None = None) -> list[Size]:
+    """What runs say of themselves; all must have been judged in the same way."""
+    found = [read_size(run, metric) for run in runs]
+    kinds = sorted({f"{one.metric} ({one.split})" for one in found})
+    if len(kinds) > 1:
+        raise ValueError(f"These runs were judged differently: {', '.join(kinds)}. Compare apart.")
+    names = _short_names(runs)
+    return [replace(one, run=name) for one, name in zip(found, names, strict=True)]
 
 
 def read_size(run: Path, metric: str | None = None) -> Size:
     """What a run says of itself; of its metrics the first known one, if none is named."""
+    settings = json.loads((run / SETTINGS).read_text())
     if (run / RESULT).exists():
-        split, found = "test", json.loads((run / RESULT).read_text())
+        split = "test" if "task" in settings else "episodes"  # agents are judged on these
+        found = json.loads((run / RESULT).read_text())
     else:
         split, found = "valid", _last_evaluation(run)
     chosen = metric or next((name for name in KNOWN_METRICS if name in found), None)
     if chosen is None or chosen not in found or "live" not in found:
         names = ", ".join(name for name in found if "/" not in name)
         raise ValueError(f"{run} has no {metric or 'metric that is known'}: choose from {names}.")
-    settings = json.loads((run / SETTINGS).read_text())
     policy = settings["model"]["memory"]["kind"]
     return Size(run.name, policy, found["live"], chosen, found[chosen], split)
+
+
+def _short_names(runs: Sequence[Path]) -> list[str]:
+    """Paths of runs without what they have in common in front; of one run its name."""
+    if len(runs) == 1:
+        return [runs[0].name]
+    paths = [run.resolve() for run in runs]
+    shared = os.path.commonpath(paths)
+    return [str(path.relative_to(shared)) for path in paths]
+
+
+def _is_run(settings: Path) -> bool:
+    """A folder with settings is a run, unless it was released: then it has weights alone."""
+    return not (settings.parent / WEIGHTS_FILE).exists()
 
 
 def _judged(run: Path) -> bool:

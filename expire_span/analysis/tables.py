@@ -6,6 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 
 def write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
     """Write a table; numbers have as many digits as mean something."""
@@ -25,4 +27,4 @@ def write_records(path: Path, records: Sequence[Any]) -> Path:
 
 
 def _cell(value: Any) -> Any:
-    return f"{value:.7g}" if isinstance(value, float) or hasattr(value, "dtype") else value
+    return f"{value:.7g}" if isinstance(value, float | np.floating) else value

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from expire_span.analysis.codec import Codec
 from expire_span.analysis.recording import Recording, live_along
 
 
-def view_data(recording: Recording, pieces: Sequence[str], unit: str = "token") -> dict[str, Any]:
+def view_data(recording: Recording, pieces: Sequence[str], codec: Codec) -> dict[str, Any]:
     """All that `page/view.js` shows of the first row."""
     about = recording.about
     return {
@@ -21,20 +22,18 @@ def view_data(recording: Recording, pieces: Sequence[str], unit: str = "token") 
         "policy": about.policy,
         "layers": about.layers,
         "ramp": about.ramp,
-        "unit": unit,
+        "unit": codec.unit,
+        "whole": codec.whole,
+        "cost": codec.cost,
         "pieces": list(pieces),
         "capacity": recording.steps,
         "spans": _packed(recording.spans[:, 0], np.float32),
         "deleted": _packed(recording.deleted[:, 0], np.int32),
+        "pooled": _packed(recording.pooled[:, 0], np.int32),
+        "heads": [] if np.isnan(recording.head_spans).any() else recording.head_spans.tolist(),
         "live": _packed(_live(recording), np.float32),
-        "loss": _packed(bits_by_token(recording), np.float32),
+        "loss": _packed(recording.loss_by_token()[0] / np.log(2), np.float32),
     }
-
-
-def bits_by_token(recording: Recording) -> NDArray[np.float32]:
-    """What predicting each token cost, in bits; NaN for the first, which nothing predicted."""
-    bits = recording.loss[0] / np.float32(np.log(2))
-    return np.concatenate([[np.float32(np.nan)], bits[:-1]])
 
 
 def _live(recording: Recording) -> NDArray[np.floating]:

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from expire_span.analysis.report import fill, page_file, script_json
+from expire_span.analysis.report import fill, page_file, script_json, view_script
 from expire_span.analysis.subject import Subject
 from expire_span.serve.guard import Guard
 from expire_span.serve.limits import Busy, Desk, Limits, TooLong, within
@@ -112,7 +112,7 @@ async def _lines(desk: Desk, items: Iterator[dict[str, Any]]) -> AsyncIterator[s
 def _page(subjects: dict[str, Subject], limits: Limits, first_text: str) -> tuple[str, str]:
     """The page, and the policy under which nothing but its own parts runs."""
     style = page_file("view.css") + (PAGE / "live.css").read_text(encoding="utf-8")
-    script = page_file("view.js") + (PAGE / "live.js").read_text(encoding="utf-8")
+    script = view_script() + (PAGE / "live.js").read_text(encoding="utf-8")
     settings = {
         "models": list(subjects),
         "characters": limits.characters,

@@ -32,7 +32,7 @@ def read(subject: Subject, text: str, seconds: float) -> dict[str, Any]:
     tokens = _tokens(subject, text)
     batches = within(seconds, text_batches(tokens, subject.model.config.block))
     recording = record(subject.model, batches, name=subject.name, rows=1, steps=len(tokens))
-    return view_data(recording, subject.codec.pieces(tokens.tolist()), subject.codec.unit)
+    return view_data(recording, subject.codec.pieces(tokens.tolist()), subject.codec)
 
 
 def write_on(subject: Subject, text: str, wish: Wish) -> Iterator[dict[str, Any]]:
@@ -55,7 +55,7 @@ def write_on(subject: Subject, text: str, wish: Wish) -> Iterator[dict[str, Any]
         yield {}  # a moment to look at the clock
     assert step is not None
     pieces = codec.pieces(tokens.tolist())
-    yield {"text": view_data(recorder.so_far(), pieces, codec.unit)}
+    yield {"text": view_data(recorder.so_far(), pieces, codec)}
     generator = torch.Generator().manual_seed(wish.seed)
     spell = codec.speller()
     for _ in range(wish.length):
@@ -65,14 +65,14 @@ def write_on(subject: Subject, text: str, wish: Wish) -> Iterator[dict[str, Any]
         step, nll = read_block(model, batch, memory)
         recorder.add(batch, step, nll)
         memory = step.memory
-        layers, places = np.nonzero(recorder.recording.deleted[:, 0] == recorder.clock)
-        place = recorder.clock - 1
+        kept, place = recorder.recording, recorder.clock - 1
         yield {
             "piece": spell(token),
             "loss": bits,
-            "spans": recorder.recording.spans[:, 0, place].tolist(),
+            "spans": kept.spans[:, 0, place].tolist(),
             "live": step.stats.live.tolist(),
-            "deleted": np.stack([layers, places], axis=1).tolist(),
+            "deleted": np.argwhere(kept.deleted[:, 0] == recorder.clock).tolist(),
+            "pooled": np.argwhere(kept.pooled[:, 0] == recorder.clock).tolist(),
         }
 
 

@@ -18,13 +18,16 @@ from expire_span.training.evaluation import count_blocks
 from expire_span.training.experiment import Experiment
 from expire_span.training.log import tracker_library
 from expire_span.training.records import load_experiment, save_experiment
+from expire_span.training.release import CHECKPOINTS, EXPERIMENT_FILE, WEIGHTS_FILE, load_weights
 from expire_span.training.trainer import Trainer
 
-EXPERIMENT_FILE, CHECKPOINTS, EVALUATION = "experiment.json", "checkpoints", "evaluation"
+EVALUATION = "evaluation"
 
 
 def open_run(experiment: Experiment, folder: Path, resume: bool, ranks: Ranks) -> Trainer:
     """A trainer at its first step, or where the newest checkpoint left it."""
+    if (folder / WEIGHTS_FILE).exists():
+        raise ValueError(f"{folder} holds a released model, no run: choose another folder.")
     begun = (folder / EXPERIMENT_FILE).exists()
     if resume and not begun:
         raise ValueError(f"{folder} holds no run that could be resumed: check --out.")
@@ -49,16 +52,15 @@ def write_settings(experiment: Experiment, folder: Path) -> None:
     save_experiment(experiment, folder / EXPERIMENT_FILE)
 
 
-def load_run(folder: Path, device: str = "auto") -> tuple[Experiment, Transformer, int]:
-    """The experiment of a run, its model as last saved, and the step at which that was."""
+def load_run(folder: Path, device: str = "auto") -> tuple[Experiment, Transformer, int | None]:
+    """The experiment of a run or a release, its model, and the step at which that was saved.
+
+    A release may not know its step: then that is None.
+    """
     experiment = replace(load_experiment(folder / EXPERIMENT_FILE), device=device)
-    newest = checkpoints.latest(folder / CHECKPOINTS)
-    if newest is None:
-        raise ValueError(f"{folder} has no checkpoint yet: train it first.")
-    saved = checkpoints.load_shared(newest)
     model = Transformer(experiment.model)
-    model.load_state_dict(saved.part("model"))
-    return experiment, model.to(take_device(device)).eval(), saved.values["step"]
+    step = load_weights(folder, model)
+    return experiment, model.to(take_device(device)).eval(), step
 
 
 def _check_evaluation(experiment: Experiment, ranks: Ranks) -> None:

@@ -51,6 +51,8 @@ class SourceFiles:
 
 
 def _signature(path: Path) -> Signature:
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {path}: check the path or fetch the data first.")
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 

@@ -3,6 +3,7 @@
 import csv
 import json
 from itertools import pairwise
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,14 +16,18 @@ from expire_span.analysis.along import along, spikes
 from expire_span.analysis.classes import spans_by_class, spans_by_token, token_classes
 from expire_span.analysis.counterfactual import Replacement, counterfactual
 from expire_span.analysis.cut import cut_span, suffering
+from expire_span.analysis.look import Source, look, look_at_text
 from expire_span.analysis.recording import record_tokens
-from expire_span.analysis.sizes import find_runs, read_size
+from expire_span.analysis.shaded import COLUMNS, _grid, plot_texts
+from expire_span.analysis.sizes import find_runs, read_size, read_sizes
+from expire_span.analysis.tables import write_csv
 from expire_span.cli import main
-from expire_span.tasks import Text
+from expire_span.tasks import Recall, Text
 from expire_span.training.loop import train
 from reading_models import reading_subject, text_of_some_length
 from small_runs import small_experiment
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "enwik8-small"
 TEXT = "In Egypt the café of Egypt is known in all Egypt.\n"
 
 
@@ -70,7 +75,7 @@ def test_a_replacement_must_make_sense():
 def test_a_cut_is_a_plain_second_run():
     subject = reading_subject()
     text = TEXT * 4
-    found = cut_span(subject, text, 10)
+    found = cut_span(look_at_text(subject, text), 10)
     whole, cut = found.losses()
     np.testing.assert_array_equal(whole[1:], plain_run(subject, text)[1])
     np.testing.assert_array_equal(cut[1:], plain_run(subject, text, limit=10)[1])
@@ -109,15 +114,17 @@ def test_spans_of_classes_are_means_of_their_tokens():
     pieces = subject.codec.pieces(list(TEXT.encode()))
     spans = plain_run(subject, TEXT)[0]
     spaces = np.array([piece == " " for piece in pieces])
-    by_kind = {(one.layer, one.kind): one for one in spans_by_class(found, pieces)}
-    for layer in range(2):
-        assert by_kind[layer, "space"].mean == pytest.approx(spans[layer, spaces].mean(), rel=1e-5)
+    kinds = {kind: marked[None] for kind, marked in token_classes(pieces).items()}
+    by_kind = {(one.layer, one.kind): one for one in spans_by_class(found, kinds)}
+    for layer in (1, 2):
+        mean = spans[layer - 1, spaces].mean()
+        assert by_kind[layer, "space"].mean == pytest.approx(mean, rel=1e-5)
         assert by_kind[layer, "any"].count == len(pieces)
-    tokens = spans_by_token(found, pieces, most=100)
-    assert {one.piece for one in tokens if one.layer == 0} == {
+    tokens = spans_by_token(found, np.array([pieces]), most=100)
+    assert {one.piece for one in tokens if one.layer == 1} == {
         piece for piece in set(pieces) if pieces.count(piece) >= 3 and piece
     }
-    means = [one.mean for one in tokens if one.layer == 1]
+    means = [one.mean for one in tokens if one.layer == 2]
     assert means == sorted(means, reverse=True)
 
 
@@ -136,12 +143,12 @@ def test_losses_stand_along_the_stream():
 
 def test_plots_can_be_drawn_of_anything(tmp_path):
     subject = reading_subject()
-    found = counterfactual(subject, TEXT + "$x_1$ \x01\n", Replacement("Egypt", ""))
+    found = counterfactual(subject, TEXT + "$x_1$ \x01 中 \t😀\n", Replacement("Egypt", ""))
     pieces = subject.codec.pieces(found.before.tokens[0].tolist())
     figures = [
-        plots.plot_texts(["a"], [pieces], [found.before.spans[0, 0]], run="some_$run"),
+        plot_texts(["a"], [pieces], [found.before.spans[0, 0]], run="some_$run"),
         plots.plot_change(found, "run"),
-        plots.plot_classes(spans_by_class(found.before, pieces), "run"),
+        plots.plot_classes(spans_by_class(found.before, {}), "run"),
         plots.plot_along(along(found.before), "run"),
     ]
     for number, figure in enumerate(figures):
@@ -157,6 +164,35 @@ def run(tmp_path_factory):
     train(small_experiment(Text(str(text)), steps=2), folder / "expiring")
     train(small_experiment(Text(str(text)), steps=2, memory=FixedSpan(12)), folder / "window")
     return folder
+
+
+def test_lines_hold_whole_words_and_no_more_than_fits():
+    text = ("A word, a longer-word and " * 12 + "\n") * 2 + "x" * 230 + " end"
+    grid = _grid(list(text))
+    lines = {}
+    for (line, column), character in zip(grid, text, strict=True):
+        assert column == len(lines.get(line, "")), "characters follow one another"
+        lines[line] = lines.get(line, "") + character
+    assert "".join(lines.values()) == text
+    assert max(map(len, lines.values())) <= COLUMNS
+    for line in lines.values():
+        assert line[-1].isspace() or line[-1] == "x" or line.endswith("end")
+
+
+def test_numbers_have_no_kinds_but_may_ask(tmp_path):
+    train(small_experiment(Recall(period=16), steps=1), tmp_path / "run", progress=False)
+    found = look(tmp_path / "run", Source(split="valid"), 64, "cpu").survey()
+    (marked,) = found.kinds.values()
+    np.testing.assert_array_equal(marked, ~np.isnan(found.recording.loss))
+    assert found.names.shape == found.recording.tokens.shape == (1, 64)
+    assert found.names[0, 0] == f"{found.recording.tokens[0, 0]} "
+
+
+def test_whole_numbers_are_written_whole(tmp_path):
+    path = write_csv(
+        tmp_path / "t.csv", ["steps", "bits"], [(np.int32(123456789), np.float32(0.1))]
+    )
+    assert rows_of(path) == [{"steps": "123456789", "bits": "0.1"}]
 
 
 def rows_of(path):
@@ -203,7 +239,9 @@ def test_every_analysis_is_a_command(run, tmp_path, capsys):
 
 
 def test_sizes_are_what_runs_wrote(run):
-    sizes = {one.name: read_size(one) for one in find_runs([run])}
+    judged, others = find_runs([run])
+    assert others == []
+    sizes = {one.run: one for one in read_sizes(judged)}
     lines = (run / "window" / "metrics.jsonl").read_text().splitlines()
     last = json.loads(lines[-1])
     assert sizes["window"].performance == last["valid/bpb"]
@@ -221,11 +259,16 @@ def test_sizes_are_what_runs_wrote(run):
         (["spans", "RUN", "--text", "TEXT", "--layer", "3"], "Layers are numbered 1 to 2"),
         (["spans", "RUN", "--text", "TEXT", "--replace", "x"], "written old=new"),
         (["cut", "nowhere", "--text", "TEXT"], "is not a run"),
+        (["spans", "RUN", "--text", "TEXT", "--length", "0"], "length must be at least 1"),
+        (["layers", "RUN", "--episodes", "0"], "episodes must be at least 1"),
+        (["layers", "EXAMPLE"], "There is no file enwik8: check the path"),
+        (["layers", "EXAMPLE"], "Or give another text with --text."),
+        (["memory"], "Which runs are to be compared?"),
     ],
 )
 def test_mistakes_end_in_one_sentence(arguments, sentence, run, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    known = {"RUN": str(run / "expiring"), "TEXT": str(run / "text.txt")}
+    known = {"RUN": str(run / "expiring"), "TEXT": str(run / "text.txt"), "EXAMPLE": str(EXAMPLE)}
     with pytest.raises(SystemExit) as stop:
         main(["analyse", *(known.get(word, word) for word in arguments)])
     assert stop.value.code == 2

@@ -16,7 +16,7 @@ from expire_span.analysis.codec import (
     WordCodec,
     codec_of,
 )
-from expire_span.tasks import Documents, Enwik8, Recall, Text
+from expire_span.tasks import Documents, Enwik8, Instruction, Recall, Text
 
 CODECS = {
     "bytes": ByteCodec(),
@@ -74,6 +74,13 @@ def test_tasks_have_their_codecs(tmp_path):
     assert codec_of(Text("any")).unit == "byte"
     assert codec_of(Documents("any.jsonl")).unit == "byte"
     assert codec_of(Recall()).pieces([1, 2]) == ["1 ", "2 "]
+    stories = Instruction(distance=10)
+    tokens = stories.stream("valid", 1, 0).read(200).inputs[0].tolist()
+    codec = codec_of(stories)
+    story = "".join(codec.pieces(tokens))
+    assert codec.encode(story).tolist() == tokens
+    assert codec.encode("a word_that_is_in_no_story").tolist()[1] == 0
+    assert " the " in story
 
 
 def test_a_tokenizer_speaks_for_itself(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 
 from expire_span.analysis.counterfactual import Replacement, counterfactual
 from expire_span.analysis.recording import record_tokens
-from expire_span.analysis.subject import open_subject
+from expire_span.analysis.subject import open_reader
 from expire_span.cli import main
 from expire_span.training.records import load_experiment
 
@@ -17,7 +17,7 @@ TEXT = (EXAMPLES / "egypt.txt").read_text()
 
 
 def test_the_small_model_has_learned_to_read():
-    subject = open_subject(MODEL)
+    subject = open_reader(MODEL)
     assert (MODEL / "model.safetensors").stat().st_size < 8_000_000
     recording = record_tokens(subject.model, subject.codec.encode(TEXT))
     bits = np.nanmean(recording.loss) / np.log(2)
@@ -26,7 +26,7 @@ def test_the_small_model_has_learned_to_read():
 
 
 def test_generic_words_are_forgotten_sooner_than_names():
-    found = counterfactual(open_subject(MODEL), TEXT, Replacement("Egypt", "somewhere"))
+    found = counterfactual(open_reader(MODEL), TEXT, Replacement("Egypt", "somewhere"))
     before, after = found.passage_spans()
     assert after.mean() < before.mean()
 

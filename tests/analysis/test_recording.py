@@ -27,12 +27,11 @@ from policies import CASES, VOCAB, Case, every_case, make_model, random_tokens, 
 STEPS = 83
 
 
-def recorded(model: Transformer, tokens: torch.Tensor, **settings) -> Recording:
-    block = model.config.block
-    parts = tokens.split(block, dim=1)
-    scored = [torch.ones_like(part, dtype=torch.bool) for part in parts]
-    batches = [Batch(part, part, mark) for part, mark in zip(parts, scored, strict=True)]
+def recorded(model: Transformer, tokens: torch.Tensor, starts=None, **settings) -> Recording:
+    whole = Batch(tokens, tokens, torch.ones_like(tokens, dtype=torch.bool), starts)
     rows, steps = tokens.shape
+    block = model.config.block
+    batches = [whole.cut(first, first + block) for first in range(0, steps, block)]
     return record(model, batches, name="some", rows=rows, steps=steps, **settings)
 
 
@@ -118,15 +117,12 @@ def test_adaptive_span_records_its_heads():
 
 @pytest.mark.parametrize("name", [*EXPIRING, "expire-budget"])
 @pytest.mark.parametrize("limit", [None, 6])
-def test_live_memory_is_counted_as_the_model_counts_it(name: str, limit: int | None):
-    if limit is not None and "budget" in name:
-        pytest.skip("what a budget takes away is not told by spans")
-    model = make_model(CASES[name])
-    tokens = random_tokens(2, STEPS)
-    found = recorded(model, tokens, limit=limit)
-    if "budget" in name:
-        assert live_along(found, 0).max() > found.live[0].max()
-        return
+@pytest.mark.parametrize("restarts", [False, True])
+def test_live_memory_is_counted_as_the_model_counts_it(name: str, limit: int | None, restarts):
+    case = CASES[name]
+    starts = torch.rand(2, STEPS) < 0.05 if restarts else None
+    found = recorded(make_model(case), random_tokens(2, STEPS), starts=starts, limit=limit)
+    assert found.starts.any() == restarts
     for layer in range(found.about.layers):
         along = live_along(found, layer)
         means = [along[a:b].mean() for a, b in pairwise([0, *found.ends])]
@@ -140,7 +136,7 @@ def test_a_recording_on_the_disk_is_the_same(tmp_path: Path):
     opened = Recording.open(tmp_path)
     assert opened.about == in_ram.about
     assert isinstance(opened.spans, np.memmap)
-    for name in ("tokens", "loss", "spans", "deleted", "ends", "live", "held"):
+    for name in ("tokens", "loss", "starts", "spans", "deleted", "ends", "live", "held"):
         np.testing.assert_array_equal(getattr(opened, name), getattr(in_ram, name))
 
 
@@ -185,6 +181,18 @@ def test_tasks_are_recorded(task):
         nll = model.sequence_head().nll(step.hidden, batch.targets)
         nll = nll.masked_fill(~batch.scored, torch.nan).detach().float()
         np.testing.assert_array_equal(found.loss[:, begin : begin + 8], nll)
+        if batch.starts is not None:
+            np.testing.assert_array_equal(found.starts[:, begin : begin + 8], batch.starts)
+
+
+def test_a_loss_stands_with_the_token_it_is_about():
+    model = make_model(CASES["expire"])
+    text = record_tokens(model, random_tokens(1, 20)[0].numpy())
+    assert np.isnan(text.loss_by_token()[0, 0])
+    np.testing.assert_array_equal(text.loss_by_token()[0, 1:], text.loss[0, :-1])
+    task = Recall(period=16)  # whose answers are to the very token that asks
+    answers = record_task(make_model(CASES["expire"], vocab=task.vocab), task, "valid", blocks=4)
+    np.testing.assert_array_equal(answers.loss_by_token(), answers.loss)
 
 
 def test_a_model_in_training_is_refused():

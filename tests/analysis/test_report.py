@@ -144,10 +144,38 @@ def test_other_memories_have_reports_too(chromium, tmp_path, memory):
     visit.close()
 
 
+def test_what_is_pooled_is_not_yet_forgotten(chromium, tmp_path):
+    recording, url = report_of(reading_subject(Compressive(16, 2, 4)), TEXT, tmp_path / "r.html")
+    visit, time = Visit(chromium, url), 100
+    visit.page.get_by_label("Layer").select_option("0")
+    visit.page.get_by_label("Steps read").fill(str(time))
+    visit.settle()
+    deleted, pooled = recording.deleted[0, 0, :time], recording.pooled[0, 0, :time]
+    there = (deleted == NOT_YET) | (deleted > time)
+    partly = there & (pooled != NOT_YET) & (pooled <= time)
+    assert partly.any()
+    fading = ["fading" in names.split() for names in visit.classes()[:time]]
+    np.testing.assert_array_equal(fading, partly)
+    assert "part of a mean" in visit.page.locator(".legend").text_content()
+    visit.close()
+
+
+def test_the_spans_of_heads_are_told(chromium, tmp_path):
+    subject = reading_subject(AdaptiveSpan(40, 4, initial=0.5))
+    recording, url = report_of(subject, TEXT, tmp_path / "report.html")
+    visit = Visit(chromium, url)
+    assert "heads" not in visit.page.locator(".legend").text_content()
+    visit.page.get_by_label("Layer").select_option("1")
+    visit.settle()
+    told = ", ".join(f"{span:.0f}" for span in recording.head_spans[1])
+    assert f"its heads look back {told} steps" in visit.page.locator(".legend").text_content()
+    visit.close()
+
+
 def tiled(recording, times):
     """The same recording over and over: what a page does with it depends on its length alone."""
     steps = recording.steps
-    by_step = ("tokens", "targets", "loss", "spans", "deleted", "pooled")
+    by_step = ("tokens", "targets", "loss", "starts", "spans", "deleted", "pooled")
     parts = {name: np.concatenate([getattr(recording, name)] * times, -1) for name in by_step}
     later = np.repeat(np.arange(times) * steps, steps)
     parts["deleted"] = np.where(parts["deleted"] < 0, NOT_YET, parts["deleted"] + later)

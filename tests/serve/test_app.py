@@ -84,7 +84,7 @@ def test_the_stream_of_a_continuation_arrives_line_by_line(client):
     assert answer.status_code == 200
     assert "text" in lines[0]
     assert [sorted(line) for line in lines[1:]] == [
-        ["deleted", "live", "loss", "piece", "spans"]
+        ["deleted", "live", "loss", "piece", "pooled", "spans"]
     ] * 5
 
 
@@ -215,6 +215,22 @@ def test_addresses_are_loopback_unless_told_otherwise():
     assert Address().host == "127.0.0.1"
     assert set(Address(port=1).hosts()) == {"127.0.0.1:1", "localhost:1", "[::1]:1"}
     assert "lab:1" in Address(port=1, host="0.0.0.0", names=("Lab",)).hosts()
+
+
+def test_a_port_is_taken_or_refused_in_one_sentence():
+    taken, listening = Address(port=0).listen()
+    with listening:
+        assert taken.url == f"http://127.0.0.1:{taken.port}/"
+        assert taken.port > 0
+        with pytest.raises(ValueError, match=f"port {taken.port} .*: choose others with --host"):
+            taken.listen()
+    for strange in ("192.0.2.1", "no such host"):
+        with pytest.raises(ValueError, match="Nothing can listen on"):
+            Address(host=strange, port=0).listen()
+    with pytest.raises(ValueError, match="between 0 and 65535"):
+        Address(port=70_000)
+    assert Address(host="::1").url == "http://[::1]:8765/"
+    assert "[fe80::1]:8765" in Address(names=("fe80::1",)).hosts()
 
 
 def test_who_never_finishes_a_question_is_let_go(capfd):

@@ -4,8 +4,11 @@
    data.pieces   text of every token
    data.spans    layers x tokens, steps that each memory is to be kept
    data.deleted  layers x tokens, steps read when it was deleted, -1 if it was not
+   data.pooled   layers x tokens, steps read when it was held only as part of a mean, -1 if never
+   data.heads    layers x heads, how far each looks; empty if all look equally far
    data.live     layers x tokens, memories in use when the token was read
    data.loss     bits that the token cost, NaN if nothing predicted it
+   data.unit, data.whole, data.cost   what a token, all of them, and its loss are called
 
    Long texts stay plain text, which costs little; only the part in sight has an element for each
    token. */
@@ -33,7 +36,7 @@ function unpack(packed) {
   return {
     ...packed,
     spans: numbers(packed.spans), live: numbers(packed.live), loss: numbers(packed.loss),
-    deleted: numbers(packed.deleted, "int"),
+    deleted: numbers(packed.deleted, "int"), pooled: numbers(packed.pooled, "int"),
   };
 }
 
@@ -138,7 +141,7 @@ class MemoryView {
       onclick: (event) => this.chooseTime(this.timeAt(event)) });
     this.legend = make("div", { class: "legend" });
     this.text = make("div", { class: "text", tabindex: 0, role: "group",
-      "aria-label": "The text. Arrow keys go from token to token.",
+      "aria-label": "What was read. Arrow keys go from token to token.",
       onkeydown: (event) => this.key(event), onscroll: () => this.later("see"),
       onmouseover: (event) => this.point(event.target), onclick: (event) => this.point(event.target) });
     this.facts = make("aside", { class: "facts", "aria-live": "polite" });
@@ -243,11 +246,11 @@ class MemoryView {
     return Math.round(Math.min(Math.max(share, 0), 1) * (LEVELS - 1));
   }
 
-  layersShown() {
-    if (this.layer === "mean" || this.layer === "longest") {
+  layersShown(choice = this.layer) {
+    if (choice === "mean" || choice === "longest") {
       return Array.from({ length: this.data.layers }, (_, n) => n);
     }
-    return [Number(this.layer)];
+    return [Number(choice)];
   }
 
   /* Share of a memory that is left once so many steps have been read, in the layers shown. */
@@ -262,6 +265,8 @@ class MemoryView {
     const place = layer * this.data.capacity + token;
     const deleted = this.data.deleted[place];
     if (deleted >= 0 && deleted <= time) return 0;
+    const pooled = this.data.pooled[place];
+    if (pooled >= 0 && pooled <= time) return 0.5; // something is left, but not all
     const over = time - token - this.data.spans[place];
     if (this.data.ramp === 0) return over > 0 ? 0 : 1;
     return Math.min(Math.max(1 - over / this.data.ramp, 0), 1);
@@ -292,17 +297,8 @@ class MemoryView {
 
   /* All that depends on layer, scale and shade. */
   refresh() {
-    const { data } = this;
-    const tokens = data.pieces.length, layers = this.layersShown();
-    this.values = new Float32Array(tokens);
-    for (let n = 0; n < tokens; n += 1) {
-      let found = 0;
-      for (const layer of layers) {
-        const span = data.spans[layer * data.capacity + n];
-        found = this.layer === "longest" ? Math.max(found, span) : found + span / layers.length;
-      }
-      this.values[n] = found;
-    }
+    const { data } = this, tokens = data.pieces.length;
+    this.values = this.spansOf(this.layer);
     const sorted = Float32Array.from(this.values).sort();
     this.top = Math.max(sorted[Math.floor(0.96 * (tokens - 1))] || 0, 1);
     if (this.reference) this.top = this.reference.top; // shades mean the same in both
@@ -325,7 +321,7 @@ class MemoryView {
     this.change = this.changed = null;
     if (!this.reference) return;
     const one = this.reference.data.pieces, two = this.data.pieces;
-    const passages = this.passages || [differing(one, two)];
+    const passages = this.passages || differing(one, two);
     const theirs = this.reference.spansOf(this.layer);
     this.change = new Float32Array(two.length).fill(NaN);
     this.changed = new Set();
@@ -339,16 +335,17 @@ class MemoryView {
     this.largestChange = Math.max(sizes[Math.floor(0.995 * (sizes.length - 1))] || 0, 1);
   }
 
-  spansOf(layer) {
-    if (layer === this.layer) return this.values;
-    const before = this.layer;
-    this.layer = layer;
-    const layers = this.layersShown();
-    this.layer = before;
-    return Float32Array.from(this.data.pieces, (_, n) => {
-      const spans = layers.map((one) => this.data.spans[one * this.data.capacity + n]);
-      return layer === "longest" ? Math.max(...spans) : spans.reduce((x, y) => x + y) / spans.length;
-    });
+  /* The span of every token: of one layer, the mean of all or the longest. */
+  spansOf(choice) {
+    const { data } = this, layers = this.layersShown(choice);
+    const found = new Float32Array(data.pieces.length);
+    for (let n = 0; n < found.length; n += 1) {
+      for (const layer of layers) {
+        const span = data.spans[layer * data.capacity + n];
+        found[n] = choice === "longest" ? Math.max(found[n], span) : found[n] + span / layers.length;
+      }
+    }
+    return found;
   }
 
   repaint() {
@@ -494,8 +491,8 @@ class MemoryView {
     const { data } = this, token = this.cursor;
     if (token < 0) {
       this.facts.replaceChildren(make("p", { class: "hint" },
-        "Point at the text, or go through it with the arrow keys, to see how long each token is kept. " +
-        "Enter sets the time to that token, Escape shows all spans again."));
+        `Point at ${data.whole}, or go through it with the arrow keys, to see how long each ${data.unit} ` +
+        `is kept. Enter sets the time to that ${data.unit}, Escape shows all spans again.`));
       return;
     }
     const loss = data.loss[token];
@@ -505,7 +502,7 @@ class MemoryView {
     say("span", `${whole(this.values[token])} steps`);
     if (this.change) say("change", Number.isNaN(this.change[token]) ? "not in the other"
       : `${this.change[token] > 0 ? "+" : ""}${this.change[token].toFixed(1)} steps`);
-    say("loss", Number.isNaN(loss) ? "not predicted" : `${loss.toFixed(2)} bits`);
+    say(data.cost, Number.isNaN(loss) ? "not predicted" : `${loss.toFixed(2)} bits`);
     const rows = Array.from({ length: data.layers }, (_, layer) => {
       const place = layer * data.capacity + token, span = data.spans[place], deleted = data.deleted[place];
       const bar = make("i");
@@ -528,9 +525,13 @@ class MemoryView {
       ? [`−${whole(this.largestChange)}`, `+${whole(this.largestChange)} steps`]
       : ["0", `${whole(this.top)} steps or more`];
     this.legend.replaceChildren(make("span", { class: "key" }, ends[0], bar, ends[1]));
+    const heads = this.layersShown().length === 1 ? this.data.heads[Number(this.layer)] : null;
+    if (heads) this.legend.append(
+      make("span", { class: "key" }, `its heads look back ${heads.map(whole).join(", ")} steps`));
     if (this.time !== null) this.legend.append(
       make("span", { class: "key" }, make("span", { class: `sample s${LEVELS - 8} fading` }, "abc"),
-        this.layersShown().length > 1 ? "fading, or gone in some layers" : "fading"),
+        this.data.policy === "Compressive" ? "part of a mean" : "fading",
+        this.layersShown().length > 1 ? "or gone in some layers" : ""),
       make("span", { class: "key" }, make("span", { class: "sample gone" }, "abc"), "forgotten"),
       make("span", { class: "key" }, make("span", { class: "sample unread" }, "abc"), "not read yet"));
   }
@@ -559,7 +560,7 @@ class MemoryView {
     for (let n = 0; n < tokens; n += 1) {
       for (const layer of layers) live[n] += data.live[layer * data.capacity + n] / layers.length;
     }
-    const smooth = Math.max(Math.round(tokens / 300), 8);
+    const smooth = tokens > 600 ? Math.max(Math.round(tokens / 300), 8) : 1;
     const strips = [
       { values: live, top: 8, height: 58, name: "live", colour: colour("--accent"), width: 1.6 },
       { values: data.loss.subarray(0, tokens), top: 76, height: 34, name: "bits", colour: colour("--soft"), width: 1, smooth },
@@ -582,7 +583,8 @@ class MemoryView {
     pen.strokeRect(frame.left + .5, strip.top + .5, frame.width, strip.height);
     pen.fillStyle = colour("--soft");
     pen.textAlign = "right";
-    pen.fillText(most >= 20 ? whole(most) : most.toFixed(1), frame.left - 6, strip.top + 9);
+    const label = most >= 20 ? whole(most) : most >= 0.1 ? most.toFixed(1) : most.toPrecision(1);
+    pen.fillText(label, frame.left - 6, strip.top + 9);
     pen.fillText("0", frame.left - 6, strip.top + strip.height);
     pen.textAlign = "left";
     pen.fillText(strip.name, 4, strip.top + strip.height / 2 + 4);
@@ -606,9 +608,11 @@ class MemoryView {
     token.spans.forEach((span, layer) => {
       data.spans[layer * data.capacity + n] = span;
       data.live[layer * data.capacity + n] = token.live[layer];
-      data.deleted[layer * data.capacity + n] = -1;
+      data.deleted[layer * data.capacity + n] = data.pooled[layer * data.capacity + n] = -1;
     });
-    for (const [layer, place] of token.deleted) data.deleted[layer * data.capacity + place] = n + 1;
+    for (const kind of ["deleted", "pooled"]) {
+      for (const [layer, place] of token[kind]) data[kind][layer * data.capacity + place] = n + 1;
+    }
     const last = this.chunks[this.chunks.length - 1];
     if (last && last.last - last.first < CHUNK) {
       last.last += 1;
@@ -628,16 +632,6 @@ class MemoryView {
     this.time = n + 1;
     this.later("refresh");
   }
-}
-
-/* The one stretch in which two texts differ: [first, last) of one, [first, last) of the other. */
-function differing(one, two) {
-  const most = Math.min(one.length, two.length);
-  let front = 0;
-  while (front < most && one[front] === two[front]) front += 1;
-  let back = 0;
-  while (back < most - front && one[one.length - 1 - back] === two[two.length - 1 - back]) back += 1;
-  return [front, one.length - back, front, two.length - back];
 }
 
 /* Means over as many stretches as there are pixels, each at least `smooth` long; NaN counts not. */

@@ -45,7 +45,8 @@ function withRoom(data, more) {
   const loss = new Float32Array(capacity).fill(NaN);
   loss.set(data.loss);
   return { ...data, capacity, loss, spans: spread(data.spans, Float32Array),
-    live: spread(data.live, Float32Array), deleted: spread(data.deleted, Int32Array) };
+    live: spread(data.live, Float32Array), deleted: spread(data.deleted, Int32Array),
+    pooled: spread(data.pooled, Int32Array) };
 }
 
 class Pane {
@@ -171,6 +172,10 @@ function relate() {
   if (!second || !second.view || !first.view) return;
   first.view.peers = [second.view];
   second.view.peers = [first.view];
+  if (!second.view.reference) { // it is new, and shows what the other does
+    first.view.choose({ layer: first.view.layer, scale: first.view.scale });
+    first.view.chooseTime(first.view.time);
+  }
   second.view.compare(first.view);
 }
 

@@ -1,0 +1,71 @@
+"""A trained model for others to look at: a folder with its settings and its weights, no more.
+
+experiment.json        every setting
+model.safetensors      the weights, and the step at which they were saved
+
+Whatever loads the model of a run loads a released one as well.
+"""
+
+import shutil
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from expire_span.training import checkpoint as checkpoints
+
+EXPERIMENT_FILE, CHECKPOINTS, WEIGHTS_FILE = "experiment.json", "checkpoints", "model.safetensors"
+STEP = "step"
+
+
+def load_weights(folder: Path, model: nn.Module) -> int | None:
+    """Give a model the weights of a run as last saved, or of a release.
+
+    Returns:
+        The step at which they were saved; None if a release does not tell.
+    """
+    weights, step = read_weights(folder)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(
+            f"The weights in {folder} are not those of the model in its {EXPERIMENT_FILE} "
+            f"({' '.join(str(error).split())}): fetch both again."
+        ) from error
+    return step
+
+
+def read_weights(folder: Path) -> tuple[dict[str, Tensor], int | None]:
+    """Weights by name, and the step at which they were saved, if that is known."""
+    released = folder / WEIGHTS_FILE
+    if released.exists():
+        return _read_release(released)
+    newest = checkpoints.latest(folder / CHECKPOINTS)
+    if newest is None:
+        raise ValueError(f"{folder} has no checkpoint yet: train it first.")
+    saved = checkpoints.load_shared(newest)
+    return saved.part("model"), saved.values["step"]
+
+
+def release(run: Path, out: Path) -> None:
+    """Keep what is needed to look at a run's model, whatever kind of run it is."""
+    if (out / WEIGHTS_FILE).exists():
+        raise ValueError(f"{out} already holds a model: remove it first, or choose another folder.")
+    if not (run / EXPERIMENT_FILE).exists():
+        raise ValueError(f"{run} is not a run: it has no {EXPERIMENT_FILE}.")
+    weights, step = read_weights(run)
+    about = {} if step is None else {STEP: str(step)}
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(run / EXPERIMENT_FILE, out / EXPERIMENT_FILE)
+    save_file({name: t.contiguous() for name, t in weights.items()}, out / WEIGHTS_FILE, about)
+
+
+def _read_release(path: Path) -> tuple[dict[str, Tensor], int | None]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            step = (file.metadata() or {}).get(STEP)
+    except SafetensorError as error:
+        raise ValueError(f"{path} cannot be read ({error}): fetch it again.") from error
+    return weights, None if step is None else int(step)
