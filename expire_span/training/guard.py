@@ -101,20 +101,22 @@ class Evidence:
         return f"first seen behind layer {first - 1}" if first else "first in the input of layer 0"
 
 
-def finite_layers(memories: Sequence[Memory], stats: MemoryStats) -> Tensor:
+def finite_layers(memories: Sequence[Memory], stats: MemoryStats, length: int) -> Tensor:
     """Whether what each layer was given in a step is finite, bool [layers], for nobody to wait for.
 
-    Its memory is made of that, and spans are predicted from it. To be asked before the next step: a
-    replayed block writes the memory of the one before again.
+    The newest states of its memory are that, and spans are predicted from it. To be asked before
+    the next step: a replayed block writes the memory of the one before again.
 
     Args:
         memories: what the step left behind, of every part of the block.
         stats: how much was remembered.
+        length: of the block; older states were looked at in their time.
     """
     by_layer = zip(*(memory.layers for memory in memories), strict=True)
     kept = [tensor for parts in by_layer for part in parts for tensor in part.tensors().values()]
-    numbers = [tensor for tensor in kept if tensor.is_floating_point()]
-    norms = torch.stack(cast(list[Tensor], torch._foreach_norm(numbers, dtype=torch.float32)))
+    newest = [t[:, -length:] for t in kept if t.is_floating_point() and t.ndim == 3]
+    # In double precision, which the square of no number of less overflows.
+    norms = torch.stack(cast(list[Tensor], torch._foreach_norm(newest, dtype=torch.float64)))
     return torch.isfinite(norms.view(len(stats.mean_span), -1).sum(dim=1) + stats.mean_span)
 
 

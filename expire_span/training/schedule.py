@@ -49,6 +49,8 @@ class PenaltySchedule:
     """Updates over which it then rises to its full weight."""
     after_metric: float | None = None
     """Wait, too, until the task's training metric has once been at least this good."""
+    while_metric: float | None = None
+    """Then pause, whenever that metric is worse than this: memory shrinks as far as it can."""
     target_live: float | None = None
     """Live memories a layer to aim for: the weight is then adjusted until their mean is this."""
 
@@ -62,16 +64,21 @@ class PenaltySchedule:
 
     def opens(self, step: int, metric: float | None, higher_is_better: bool) -> bool:
         """Whether the penalty may begin after update `step`, the metric standing where it does."""
-        if step < self.delay:
-            return False
-        if self.after_metric is None:
-            return True
-        if metric is None:
-            return False
-        return metric >= self.after_metric if higher_is_better else metric <= self.after_metric
+        return step >= self.delay and _good_enough(metric, self.after_metric, higher_is_better)
+
+    def pauses(self, metric: float | None, higher_is_better: bool) -> bool:
+        """Whether a penalty that has begun is left out, the metric standing where it does."""
+        return not _good_enough(metric, self.while_metric, higher_is_better)
 
     def factor(self, step: int, opened: int | None) -> float:
         """Share of the full penalty for update `step`; `opened` is when it began, None if not."""
         if opened is None or step < opened:
             return 0.0
         return min(1.0, (step - opened + 1) / self.warmup) if self.warmup else 1.0
+
+
+def _good_enough(metric: float | None, wanted: float | None, higher_is_better: bool) -> bool:
+    """Whether a metric, if known, is what is wanted, if anything is."""
+    if wanted is None or metric is None:
+        return wanted is None
+    return metric >= wanted if higher_is_better else metric <= wanted

@@ -277,7 +277,9 @@ class Trainer:
             position=position,
             rows=self.rows,
             nll=nll,
-            layers=finite_layers(self.memories, combine([each.stats for each in passes])),
+            layers=finite_layers(
+                self.memories, combine([each.stats for each in passes]), nll.shape[1]
+            ),
             penalty=torch.stack([each.penalty for each in passes]).sum(),
             norms=norms,
             names=[name for name, _ in named],

@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from expire_span.model.memory import packed
-from expire_span.model.memory.packed import best_first, count_by_row, in_chunks, keep_first
+from expire_span.model.memory.packed import (
+    about_best_first,
+    best_first,
+    count_by_row,
+    in_chunks,
+    keep_first,
+)
 from expire_span.model.ops.rows import fused_take_rows, reference_take_rows
 from expire_span.model.transformer import Step
 from policies import CASES, make_model, random_tokens
@@ -34,6 +40,26 @@ def test_what_stays_comes_first_row_by_row_the_worthiest_before_the_others(entri
         (rows[i], worth[i]) for i in expected
     ]
     assert sorted(order) == list(range(len(entries)))
+
+
+@given(st.lists(ENTRY, max_size=40), st.sampled_from([5, 64, 10_000]))
+def test_about_the_same_order_brings_the_same_together(entries: list, batch: int) -> None:
+    rows, worth, stays = (
+        torch.tensor(part, dtype=dtype)
+        for part, dtype in zip(
+            zip(*entries, strict=True) if entries else ([],) * 3,
+            (torch.int64, torch.float32, torch.bool),
+            strict=True,
+        )
+    )
+    order = about_best_first(rows, worth, stays, batch)
+    staying = order[: int(stays.sum())]
+    assert stays[staying].all()
+    assert rows[staying].tolist() == sorted(rows[stays].tolist())
+    for row in range(5):
+        found = worth[staying][rows[staying] == row].double()
+        assert (found.diff() <= 0.02 * found[:-1].abs()).all()
+    assert sorted(order.tolist()) == list(range(len(entries)))
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.integers(0, 4), st.integers(0, 3))
@@ -63,8 +89,8 @@ def test_entries_are_counted_by_row() -> None:
 @given(st.integers(0, 500), st.integers(0, 60), st.integers(1, 20))
 def test_room_is_enough_little_more_and_seldom_another(number: int, free: int, chunk: int) -> None:
     found = in_chunks(torch.tensor(number), number + free, chunk).item()
-    assert max(number, 1) <= found < number + 3 * chunk
-    if number + free > 0 and free <= 2 * chunk and (number + free) % chunk == 0:
+    assert number <= found < number + 3 * chunk
+    if free <= 2 * chunk and (number + free) % chunk == 0:
         assert found == number + free  # what there is will do
 
 

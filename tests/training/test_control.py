@@ -56,6 +56,23 @@ def test_without_a_target_the_weight_is_that_of_the_schedule():
     assert controller.weight(6, None, True) == 1
 
 
+def test_the_penalty_pauses_while_the_metric_is_too_bad():
+    controller = control(after_metric=0.9, while_metric=0.8, warmup=2)
+    metrics = [None, 0.85, 0.95, 0.85, 0.7, 0.79, 0.8]
+    weights = [controller.weight(step, metric, True) for step, metric in enumerate(metrics)]
+    assert weights == [0, 0, 0.5, 1, 0, 0, 1]
+
+
+def test_nothing_is_adjusted_while_the_penalty_pauses():
+    controller = control(target_live=10, while_metric=0.8)
+    for step, metric in enumerate([0.9, 0.9, 0.1, 0.1, 0.9], start=1):
+        weight = controller.weight(step, metric, True)
+        before = controller.tensors()["state"].clone()
+        controller.observe(step, torch.tensor(40.0))
+        assert (weight == 0) == (metric < 0.8 or step == 1)
+        assert torch.equal(before, controller.tensors()["state"]) == (metric < 0.8)
+
+
 @pytest.mark.parametrize("wanted", [10.0, 1000.0], ids=["less", "more"])
 @pytest.mark.parametrize("start", [20.0, 100.0, 4000.0])
 def test_a_target_is_met_from_either_side_whatever_the_task_would_keep(start, wanted):
