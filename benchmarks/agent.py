@@ -22,6 +22,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
 
+from turns import my_turn
+
 from expire_span.agent.experiments import AGENT_EXPERIMENTS
 from expire_span.agent.trainer import AgentTrainer
 from expire_span.model.memory import FixedSpan
@@ -86,6 +88,7 @@ def main() -> int:
         print(f"not reported: log-probabilities read again are off by {drift:.1e}")
         return 1
 
+    my_turn()
     first = trainers[0]
     length = first.experiment.model.block
     acting = seconds_of(

@@ -17,6 +17,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
 
+from turns import my_turn
+
 from expire_span.tasks import Collision, CollisionEasy, Stream
 from expire_span.tasks.particles import STEPS_AT_A_TIME
 
@@ -46,6 +48,7 @@ def main() -> None:
     check(task, stream, chunk)
     stream.read(chunk)
 
+    my_turn()
     wall, cpu, steps = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - wall < options.seconds:
         stream.read(chunk)

@@ -30,6 +30,8 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
 
+from turns import my_turn
+
 import expire_span as es
 from expire_span.training.evaluation import autocast
 from expire_span.training.metrics import Means, memory_metrics
@@ -205,6 +207,7 @@ def main() -> int:
         print(f"not reported: off by {error:.1e}, where rounding explains {rounding:.1e}")
         return 1
     print(f"{'tokens':>12} {'tokens/s':>12} {'live':>8} {'held':>8} {'resident MB':>12}")
+    my_turn()
     progress, resident = read_stream(args, model)
     grown = growth(resident)
     flat = abs(grown) < FLAT

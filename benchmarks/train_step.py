@@ -33,6 +33,8 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
 
+from turns import my_turn
+
 import expire_span as es
 from expire_span.model.memory import AnyMemory
 from expire_span.model.memory.expire_span import ExpireSpanKeeper
@@ -266,6 +268,7 @@ def main() -> int:
         reach = 4096 if args.spans.startswith("fixed") else args.max_span + 1024
         for _ in range(args.fill or reach // 512 + 2):
             trainer.update()
+        my_turn()
         ms, peak, found = measured(trainer, args.steps)
         reserved = torch.cuda.max_memory_reserved() / 1e9
         if not replay_agrees(trainer):

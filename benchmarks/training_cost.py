@@ -26,6 +26,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
 
+from turns import my_turn
+
 from expire_span.training.distributed import ALONE, choose_device
 from expire_span.training.experiment import Experiment
 from expire_span.training.log import MetricLog
@@ -143,6 +145,7 @@ def main() -> int:
         set_spans(trainer.model, args.spans, args.max_span)
         for _ in range(args.fill):
             trainer.update()
+        my_turn()
         found = measure(args, trainer, folder)
         live = trainer.report()["live"]
     step = found["update"]

@@ -22,6 +22,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
 
+from turns import my_turn
+
 from expire_span.worlds import Corridor, Game, Portal, World
 from expire_span.worlds.chance import below, draw
 
@@ -131,6 +133,7 @@ def main() -> int:
             print(f"{name} is not reported: it differs from plain steps on the CPU")
             return 1
         runner = Runner(game, args.batch, args.compile)
+        my_turn()
         speed = steps_per_second(runner, args.batch, args.seconds, wait)
         result = {
             "benchmark": "worlds",
