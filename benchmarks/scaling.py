@@ -11,8 +11,8 @@ as the span has steps, and R - 1 more on the ramp. The cost should follow the li
 depend on L.
 
 Before a case is timed, losses and gradients of a smaller batch are compared with the reference; a
-case that differs is not timed, and the exit status is 1. Prints a table and one JSON line per case,
-and draws a plot.
+case that differs is not timed, and the exit status is 1. Prints a line of a table and one of JSON
+per case, and draws a plot.
 """
 
 import argparse
@@ -183,7 +183,7 @@ def run_group(args: argparse.Namespace, group: Sequence[Case], path: Path) -> li
         if abs(result.live / case.expected_live - 1) > SETTLED:
             print(f"not reported: {case} has {result.live:.0f} live, not {case.expected_live}")
             continue
-        print(result.line(), flush=True)
+        print(result.line(), json.dumps(asdict(result)), sep="\n", flush=True)
         results.append(result)
     return results
 
@@ -243,8 +243,6 @@ def main() -> int:
         for _, group in groupby(chosen, key=lambda case: case.max_span):
             results += run_group(args, list(group), path)
     print(spread(results))
-    for result in results:
-        print(json.dumps(asdict(result)))
     if results:
         draw(results, args.out)
         print(f"drawn: {args.out.name}")
