@@ -37,7 +37,7 @@ from turns import my_turn
 
 import expire_span as es
 from expire_span.model.memory import AnyMemory
-from expire_span.model.memory.expire_span import ExpireSpanKeeper
+from expire_span.model.memory.expire_span import ExpireSpanKeeper, ExpiringMemory
 from expire_span.tasks import Text
 from expire_span.training.evaluation import autocast
 from expire_span.training.experiment import Experiment, OptimizerConfig
@@ -167,6 +167,13 @@ def replay_agrees(trainer: Trainer) -> bool:
     return all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
+def most_far(trainer: Trainer) -> int:
+    """Far memories of the row and layer that has most of them; 0 for policies without any."""
+    layers = (layer for memory in trainer.memories for layer in memory.layers)
+    far = [layer.far for layer in layers if isinstance(layer, ExpiringMemory)]
+    return max((int(packed.offsets.diff().max()) for packed in far), default=0)
+
+
 def timed(step: Callable[[], object], count: int) -> float:
     """Median milliseconds of a step."""
     events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
@@ -274,6 +281,10 @@ def main() -> int:
         if not replay_agrees(trainer):
             print("not reported: a replayed block leaves other gradients than a launched one")
             return 1
+        most = most_far(trainer)
+        if args.budget is not None and most > args.budget:
+            print(f"not reported: a row has {most} far memories, more than its budget")
+            return 1
         if args.profile:
             print(profile(trainer.update))
     del trainer
@@ -293,6 +304,7 @@ def main() -> int:
         "live": found["live"],
         "held": found["held"],
         "most_held": max(v for k, v in found.items() if k.startswith("held/")),
+        "most_far_of_a_row": most,
         "floor_ms": floor_ms,
         "floor_gb": floor_gb,
     }

@@ -176,6 +176,19 @@ def test_replayed_steps_equal_launched_ones_bit_for_bit(memory):
     assert torch.equal(found, losses(experiment, 40, replayed=False))
 
 
+def test_a_replayed_update_never_makes_the_host_wait_for_the_device_to_be_done():
+    """Numbers that it needs come by events; PyTorch raises wherever it would stop for all work."""
+    trainer = Trainer(on_gpu(compile=True))
+    advance(trainer, 12)
+    assert trainer.replay.replayed > 0
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):
+            trainer.update()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 def test_attention_that_is_not_fused_is_not_replayed():
     experiment = on_gpu(compile=True)
     trainer = Trainer(with_attention(experiment, "reference"))
