@@ -27,7 +27,7 @@ class LayerStep:
     penalty: Tensor  # scalar, weighted
     deadlines: Deadlines
     spans: Tensor  # any shape, without gradient
-    stats: Tensor  # [4], without gradient: live, held, mean and longest span (see `MemoryStats`)
+    stats: Tensor  # [3], without gradient: live, mean and longest span (see `MemoryStats`)
 
 
 class FeedForward(nn.Module):
@@ -97,23 +97,15 @@ class Layer(nn.Module):
             penalty=torch.zeros_like(penalty) if dropped else penalty,
             deadlines=deadlines,
             spans=spans,
-            stats=self._stats(kept, sets, deadlines, window, spans),
+            stats=self._stats(sets, deadlines, window, spans),
         )
 
     @torch.no_grad()
     def _stats(
-        self,
-        kept: Kept,
-        sets: Sequence[StateSet],
-        deadlines: Deadlines,
-        window: Window,
-        spans: Tensor,
+        self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window, spans: Tensor
     ) -> Tensor:
         live = self.keeper.live(sets, deadlines, window)
-        held = kept.held()
-        if not isinstance(held, Tensor):
-            held = live.new_full((), held)
-        return torch.stack([live, held.to(live.dtype), spans.mean(), spans.max()])
+        return torch.stack([live, spans.mean(), spans.max()])
 
     def readable(self, states: Tensor) -> Tensor:
         """States as queries, keys, values and the span predictor see them."""

@@ -186,12 +186,13 @@ class Transformer(nn.Module):
             steps.append(layer(states, layer_memory, window, self.positions, impl, skip, attached))
             states = steps[-1].states
         settling = Settling.of([step.kept for step in steps])
+        live, mean_span, max_span = torch.stack([step.stats for step in steps], dim=1).unbind()
         # A graph that is being captured has nothing to send yet: whoever replays it does that.
         capturing = states.is_cuda and torch.cuda.is_current_stream_capturing()
         return Step(
             hidden=self._at_edge(self.final_norm(states)),
             penalty=torch.stack([step.penalty for step in steps]).sum(),
-            stats=MemoryStats(*torch.stack([step.stats for step in steps], dim=1).unbind()),
+            stats=MemoryStats(live, settling.held(live), mean_span, max_span),
             deadlines=tuple(step.deadlines for step in steps),
             spans=tuple(step.spans for step in steps),
             head=self.head,

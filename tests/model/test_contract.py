@@ -19,7 +19,7 @@ from torch import Tensor
 
 from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, Memory, Step
 from expire_span.model.memory import POLICIES, adaptive_span, packed
-from expire_span.model.memory.packed import in_chunks
+from expire_span.model.memory.room import in_chunks
 from policies import (
     CASES,
     VOCAB,
@@ -434,7 +434,7 @@ def test_held_counts_the_states_in_memory(case: Case, norm: str, start: str) -> 
 def test_held_is_at_most_live_and_two_blocks(case: Case, device: str, monkeypatch) -> None:
     if device != "cpu":
         for module in (packed, adaptive_span):
-            monkeypatch.setattr(module, "room", in_chunks)
+            monkeypatch.setattr(module, "offers", in_chunks)
     model = make_model(case)
     for step in read(model, stream_for(case, blocks=7)):
         assert (step.stats.held <= step.stats.live + 2 * case.block).all()

@@ -11,7 +11,6 @@ from expire_span.model.memory.packed import (
     about_best_first,
     best_first,
     count_by_row,
-    in_chunks,
     keep_first,
 )
 from expire_span.model.ops.rows import fused_take_rows, reference_take_rows
@@ -86,14 +85,6 @@ def test_entries_are_counted_by_row() -> None:
     assert count_by_row(marked, torch.tensor([0, 2, 2, 5])).tolist() == [1, 0, 2]
 
 
-@given(st.integers(0, 500), st.integers(0, 60), st.integers(1, 20))
-def test_room_is_enough_little_more_and_seldom_another(number: int, free: int, chunk: int) -> None:
-    found = in_chunks(torch.tensor(number), number + free, chunk).item()
-    assert number <= found < number + 3 * chunk
-    if free <= 2 * chunk and (number + free) % chunk == 0:
-        assert found == number + free  # what there is will do
-
-
 @pytest.mark.parametrize("name", ["expire", "expire-odd", "expire-short", "expire-budget"])
 @pytest.mark.parametrize("attention", ["reference", "stock"])
 def test_room_in_chunks_changes_no_result(monkeypatch, name: str, attention: str) -> None:
@@ -119,7 +110,9 @@ def test_room_in_chunks_changes_no_result(monkeypatch, name: str, attention: str
         return steps, [gradient for gradient in found if gradient is not None]
 
     exact, exact_gradients = run()
-    monkeypatch.setattr(packed, "room", lambda number, now, chunk: number + chunk + 2)
+    monkeypatch.setattr(
+        packed, "offers", lambda number, now, chunk: torch.stack([number + chunk + 2] * 2)
+    )
     roomy, roomy_gradients = run()
     assert sum((a.stats.held > b.stats.held).all() for a, b in zip(roomy, exact, strict=True)) > 3
     for one, other in zip(roomy, exact, strict=True):

@@ -20,8 +20,8 @@ from expire_span.model.memory.base import (
     not_negative,
     positive,
 )
-from expire_span.model.memory.packed import room
 from expire_span.model.memory.recent import RecentMemory, last_states, recent_states
+from expire_span.model.memory.room import offers
 from expire_span.model.memory.state import State
 from expire_span.model.memory.window import Window
 
@@ -59,15 +59,12 @@ class ShrinkingMemory(State):
     """What `AdaptiveSpanKeeper.keep` returns: how many states are needed, the device knows."""
 
     states: Tensor  # [B, N, D]
-    needed: Tensor  # int64 scalar
+    sizes: Tensor
+    """How many of the last states can be kept; see `room.offers`."""
 
-    def pending(self) -> Tensor:
-        """How many of the last states are needed."""
-        return self.needed
-
-    def held(self) -> Tensor:
+    def held(self, number: Tensor) -> Tensor:
         """As many, if there are so many."""
-        return self.needed.clamp(max=self.states.shape[1])
+        return number.clamp(max=self.states.shape[1])
 
     def settle(self, number: int) -> RecentMemory:
         """The memory with that many."""
@@ -104,8 +101,8 @@ class AdaptiveSpanKeeper(Keeper):
         """As many of the last states as the head that looks furthest can see."""
         furthest = torch.ceil(self.ratio.detach().double().max() * self.max_span + self.ramp)
         states, past = sets[0].states, sets[0].states.shape[1] - window.length
-        needed = room(furthest.long(), past, chunk=max(window.length // 4, 1))
-        return ShrinkingMemory(last_states(states, self.max_span), needed)
+        sizes = offers(furthest.long(), past, chunk=max(window.length // 4, 1))
+        return ShrinkingMemory(last_states(states, self.max_span), sizes)
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
         """z L of each head."""

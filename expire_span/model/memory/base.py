@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from expire_span.model.memory.room import agree
 from expire_span.model.memory.state import State
 from expire_span.model.memory.window import Window
 from expire_span.model.ops.ramp import steps_seen
@@ -51,12 +52,13 @@ class LayerMemory(State, ABC):
 class Unsettled(Protocol):
     """Memory of which only the device knows how much there is."""
 
-    def pending(self) -> Tensor:
-        """The number that decides it, int64."""
+    @property
+    def sizes(self) -> Tensor:
+        """The numbers that it can be settled with, int64 [2]; see `room.offers`."""
         ...
 
-    def held(self) -> Tensor:
-        """States that will be physically stored, per row."""
+    def held(self, number: Tensor) -> Tensor:
+        """States that are physically stored per row once it is settled with that number."""
         ...
 
     def settle(self, number: int) -> LayerMemory:
@@ -86,9 +88,20 @@ class Settling:
     @classmethod
     def of(cls, kept: Sequence[Kept]) -> "Settling":
         """These memories, their numbers still on the device."""
-        waiting = [memory.pending() for memory in kept if not isinstance(memory, LayerMemory)]
-        numbers = torch.stack(waiting) if waiting else torch.empty(0, dtype=torch.int64)
+        offered = [memory.sizes for memory in kept if not isinstance(memory, LayerMemory)]
+        numbers = agree(torch.stack(offered)) if offered else torch.empty(0, dtype=torch.int64)
         return cls(tuple(kept), numbers)
+
+    def held(self, like: Tensor) -> Tensor:
+        """States physically stored per row, of each layer, in the type of `like`."""
+        numbers = iter(self.numbers)
+        held = [
+            like.new_full((), memory.held())
+            if isinstance(memory, LayerMemory)
+            else memory.held(next(numbers)).to(like.dtype)
+            for memory in self.kept
+        ]
+        return torch.stack(held)
 
     def begin(self) -> "Settling":
         """Send the numbers on their way, all in one copy."""

@@ -132,15 +132,12 @@ class UnsettledMemory(State):
 
     near: Tensor
     pool: Pool
+    sizes: Tensor
+    """How many older states can be taken, in all rows together; see `room.offers`."""
 
-    def pending(self) -> Tensor:
-        """How many older states to take, in all rows together."""
-        batch, block, _ = self.near.shape
-        return self.pool.size(chunk=batch * max(block // 4, 1))
-
-    def held(self) -> Tensor:
-        """States physically stored, mean over rows."""
-        return self.near.shape[1] + self.pending() / len(self.near)
+    def held(self, number: Tensor) -> Tensor:
+        """States physically stored if so many older ones are taken, mean over rows."""
+        return self.near.shape[1] + number / len(self.near)
 
     def settle(self, number: int) -> ExpiringMemory:
         """The memory with that many."""
@@ -202,7 +199,9 @@ class ExpireSpanKeeper(Keeper):
         # The next block's first query stands at time 0 for the candidates, at T for this window.
         ends = window.episode_end(candidates.times + window.length, candidates.rows)
         pool = candidates.choose(deadline, stays & (ends >= window.length), self.policy.budget)
-        return UnsettledMemory(last_states(near.states, self.block), pool)
+        recent = last_states(near.states, self.block)
+        batch, held, _ = recent.shape
+        return UnsettledMemory(recent, pool, pool.sizes(chunk=batch * max(held // 4, 1)))
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
         """e of the block's own states, [B, T]."""

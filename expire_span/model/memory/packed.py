@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from expire_span.model.memory.room import offers
 from expire_span.model.memory.state import State
 from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.rows import take_rows
@@ -98,10 +99,10 @@ class Pool(State):
     order: Tensor  # int64 [M]
     offsets: Tensor  # int64 [B + 1]; the last is the number that stay
 
-    def size(self, chunk: int) -> Tensor:
-        """How many to take: those that stay, and on a GPU some more, see `room`."""
+    def sizes(self, chunk: int) -> Tensor:
+        """How many can be taken, to choose from: those that stay, or some more; see `room`."""
         now = len(self.candidates.packed)
-        return room(self.offsets[-1], now, chunk).clamp(max=len(self.order))
+        return offers(self.offsets[-1], now, chunk).clamp(max=len(self.order))
 
     def take(self, count: int) -> PackedStates:
         """The states that stay; what `count` leaves room for beside them is long gone."""
@@ -151,23 +152,6 @@ def keep_first(order: Tensor, counts: Tensor, most: int) -> tuple[Tensor, Tensor
     row = rows_of(after, len(order))
     place = torch.arange(len(order), device=order.device) + (before[:-1] - after[:-1])[row]
     return order[place.clamp(max=len(order) - 1)], kept
-
-
-def room(number: Tensor, now: int, chunk: int) -> Tensor:
-    """For how many states to have room, if `number` are needed and there is room for `now`.
-
-    On a CPU just for those. On a GPU for some more, in chunks, so that sizes change seldom:
-    allocated memory is used again and again, and captured graphs too. Room is given up only when
-    more than two chunks are free. What is in it costs no attention, only its projection.
-    """
-    return in_chunks(number, now, chunk) if number.is_cuda else number
-
-
-def in_chunks(number: Tensor, now: int, chunk: int) -> Tensor:
-    """At least `number`: as many as `now` if that leaves at most two whole chunks free."""
-    needed = (number + chunk - 1) // chunk * chunk
-    present = torch.full_like(number, now)
-    return torch.where((present >= needed) & (present <= needed + 2 * chunk), present, needed)
 
 
 def count_by_row(marked: Tensor, offsets: Tensor) -> Tensor:
