@@ -3,6 +3,8 @@
     python benchmarks/attention.py            all cases, a table and one JSON line per case
     python benchmarks/attention.py --quick    only some 2,048 live keys
     python benchmarks/attention.py --tune     other tile shapes of each kernel
+    python benchmarks/attention.py --quick --score-bytes 67108864
+                                              position scores of fewer rows at a time
 
 A case has so many keys that each query sees on average (`live`). A share of those fades within the
 block: their deadlines are spread evenly from a ramp before it to its end. Rows are even or ragged
@@ -397,7 +399,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="only some 2,048 live keys")
     parser.add_argument("--tune", action="store_true", help="try other tile shapes")
     parser.add_argument("--workers", type=int, default=8, help="processes that compile when tuning")
+    parser.add_argument("--score-bytes", type=int, help="of position scores, if not as usual")
     options = parser.parse_args()
+    if options.score_bytes is not None:
+        fused._POSITION_BYTES = options.score_bytes
     if options.tune:
         tune(options.workers)
         return 0

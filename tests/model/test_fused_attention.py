@@ -355,9 +355,15 @@ def test_tiles_of_other_shapes_give_the_same(monkeypatch):
     check(fading_whole_and_gone, SMALL, torch.float32, 2e-5)
 
 
-def test_position_scores_may_be_made_for_one_row_at_a_time(monkeypatch, small_tiles):
-    monkeypatch.setattr(fused, "_POSITION_BYTES", 1)
-    check(positions_everywhere, SMALL, torch.float32, 2e-5)
+@pytest.mark.parametrize(
+    ("case", "rows", "room"),  # room in bytes: for one row, for two of them
+    [(positions_everywhere, 2, 1), (few_positions, 3, 5000)],
+)
+def test_position_scores_may_be_made_for_few_rows_at_a_time(
+    case, rows, room, monkeypatch, small_tiles
+):
+    monkeypatch.setattr(fused, "_POSITION_BYTES", room)
+    check(case, replace(SMALL, batch=rows), torch.float32, 2e-5)
 
 
 def test_a_query_that_sees_nothing_gets_zeros_and_gives_no_gradient(small_tiles):

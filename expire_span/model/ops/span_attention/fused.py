@@ -452,9 +452,10 @@ def _backward_set(
             S=lists[0].shape[-1], row0=row, CONTINUE=add,
             **call.common, **_about(keys), **_cut(query_tile),
         )  # fmt: skip
-        _kernels().span_bwd_kv_kernel[(_slots(keys, batch, key_tile), heads)](
+        slot, slots = _slots_of_rows(keys, batch, key_tile, row, rows)
+        _kernels().span_bwd_kv_kernel[(slots, heads)](
             *inputs, *about_out, d_keys, d_values, d_deadline,
-            row0=row, rows=rows,
+            row0=row, rows=rows, slot0=slot,
             **call.common, **_about(keys), **_cut(key_tile),
         )  # fmt: skip
         here = slice(row, row + rows)
@@ -612,6 +613,14 @@ def _query_grid(call: _Call, tile: Tile, rows: int) -> tuple[int, int, int]:
 def _slots(keys: _FlatSet, batch: int, tile: Tile) -> int:
     """Room for the tiles of all rows, however the keys are spread over them."""
     return len(keys.keys) // tile.keys + batch
+
+
+def _slots_of_rows(keys: _FlatSet, batch: int, tile: Tile, row: int, rows: int) -> tuple[int, int]:
+    """The first slot of some rows and their number; of all, if it is not known who has how many."""
+    if not keys.ordered:
+        return 0, _slots(keys, batch, tile)
+    first, end = (n * (len(keys.keys) // batch) // tile.keys + n for n in (row, row + rows))
+    return first, end - first
 
 
 def _each_query(queries: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ LEAST = tl.constexpr(2.0**-24)
 DISTANT, WHOLE, PARTIAL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 # Numbers that change from block to block: a kernel is not compiled anew for them.
-VARYING = ("ramp", "threshold", "P", "W8", "time0", "M", "S", "B", "row0", "rows")
+VARYING = ("ramp", "threshold", "P", "W8", "time0", "M", "S", "B", "row0", "rows", "slot0")
 
 
 # ---- one pair of query and key: each formula has its home here ---------------------------------
@@ -628,6 +628,7 @@ def span_bwd_kv_kernel(
     B,
     row0,
     rows,
+    slot0,
     E: tl.constexpr,
     STRIDE: tl.constexpr,
     BT: tl.constexpr,
@@ -642,7 +643,7 @@ def span_bwd_kv_kernel(
 
     Blocks are transposed here: keys along the first axis, queries along the second.
     """
-    i_s, i_h = tl.program_id(0), tl.program_id(1)
+    i_s, i_h = tl.program_id(0) + slot0, tl.program_id(1)
     i_b = row_of_slot(offsets, i_s, B, BN)
     i_g = i_h if PER_HEAD else i_h * 0
     bos, eos = tl.load(offsets + i_b), tl.load(offsets + i_b + 1)
