@@ -2,40 +2,52 @@
 
 Every run has a folder of its own, `OUT/SCALE/TABLE/MODEL/seed-N`, with a `result.json` once it is
 judged on the test data. What is there is not run again, and what was begun goes on; a run that
-stands in several tables is made once.
+stands in several tables is made once. Each run is claimed by the process that makes it, so the same
+command may be given several times side by side: each takes what is left.
 """
 
 import gc
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import tyro
 
-from expire_span.analysis.figures import Outcome, save_figure
 from expire_span.analysis.loss import loss_along
+from expire_span.comparison import (
+    CURVE,
+    METRICS,
+    RESULT,
+    Result,
+    compare,
+    copy_small,
+    written_whole,
+)
 from expire_span.experiments import TABLES
 from expire_span.experiments.scale import Scale
-from expire_span.experiments.table import COLUMNS, Line, Table
+from expire_span.experiments.table import Line
 from expire_span.model.memory import AdaptiveSpan, AnyMemory, Compressive, ExpireSpan, FixedSpan
+from expire_span.model.transformer import Transformer
 from expire_span.tasks import PG19, Enwik8, Instruction, WikiText
+from expire_span.tasks.locks import claim
+from expire_span.training import checkpoint as checkpoints
 from expire_span.training.distributed import take_device
-from expire_span.training.evaluation import evaluate
+from expire_span.training.evaluation import Evaluation
 from expire_span.training.experiment import Experiment
-from expire_span.training.folder import EXPERIMENT_FILE, load_run
-from expire_span.training.interruption import Stopped
-from expire_span.training.loop import train
-from expire_span.training.records import load_experiment
+from expire_span.training.folder import CHECKPOINTS, EXPERIMENT_FILE, load_run
+from expire_span.training.interruption import Interruption, Stopped
+from expire_span.training.log import read_lines
+from expire_span.training.loop import VALID, train
+from expire_span.training.records import differences, load_experiment, to_record
+from expire_span.training.trainer import FREE_ON_RESUME
 
-RESULT, CURVE, METRICS = "result.json", "valid_loss.json", "metrics.jsonl"
 CURVE_ROWS = 8
-NOT_RUN = "-"
-
-Result = dict[str, Any]
+CONTEXT_GB = 2.0
+"""What a process may have on a GPU besides its tensors."""
 
 
 def reproduce(
@@ -45,37 +57,54 @@ def reproduce(
     data: str | None = None,
     seeds: int | None = None,
     only: str | None = None,
+    records: Path | None = None,
     device: str | None = None,
 ) -> None:
     """Train all models of one table, print it with the paper's numbers, and draw it.
 
-    Stop it at any time: the same command goes on.
+    Stop it at any time: the same command goes on. Given again while it runs, it takes other models
+    of the table, side by side with the first.
 
     Args:
         table: which one, such as colliding; a wrong name lists them all.
         scale: smoke (seconds on a CPU), single (minutes a model on one GPU) or paper.
-        out: folder for all runs and pictures.
+        out: folder for all runs, tables and pictures.
         data: where the data set is; if left out, the folder in EXPIRE_SPAN_DATA, or data/.
         seeds: runs of each model; as many as the table has if left out.
         only: run just the models with this in their name; the others are shown if they are there.
+        records: a second folder, for copies of all but the weights: tables, pictures, results,
+            metrics and settings. As --out it stands for the first.
         device: cpu, cuda ...; if left out, a GPU if there is one, and for smoke the CPU.
     """
     if table not in TABLES:
         raise ValueError(f"There is no table {table!r}: choose one of {', '.join(TABLES)}.")
     chosen, root = TABLES[table], out / scale
-    for line in chosen.lines:
-        if only is None or only in line.name:
+    wanted = [line for line in chosen.lines if only is None or only in line.name]
+    if not wanted:
+        names = ", ".join(line.name for line in chosen.lines)
+        raise ValueError(f"No model of {table} has {only!r} in its name: they are {names}.")
+    try:
+        for line in wanted:
             for seed in range(line.seeds if seeds is None else seeds):
+                known = (folder_of(line, seed, root) / RESULT).exists()
                 result = run_line(line, scale, seed, root, data=data, device=device)
-                if chosen.picture == "stream" and "failed" not in result:
+                if result is None:
+                    print(f"{line.label}, seed {seed}: another process is at it", flush=True)
+                elif chosen.picture == "stream" and "failed" not in result:
                     add_curve(folder_of(line, seed, root))
-    results = {line.name: found_results(line, root) for line in chosen.lines}
-    print(render(chosen, results))
-    picture = root / f"{table}.png"
-    outcomes = [_outcome(line, chosen, root) for line in chosen.lines]
-    title = f"{chosen.title} ({chosen.label}, {scale} scale)"
-    save_figure(picture, chosen.picture, outcomes, title, COLUMNS[chosen.metric][0])
-    print(f"\nDrawn: {picture}")
+                if not known:  # whatever happens to the next one, this one is there to be seen
+                    _show(table, root, records)
+    finally:
+        text = _show(table, root, records)
+    print(f"{text}\n\nDrawn: {root / f'{table}.png'}")
+
+
+def _show(table: str, root: Path, records: Path | None) -> str:
+    """The table as it stands, drawn, and copied if that is wanted."""
+    text = compare(table, TABLES[table], root)
+    if records is not None:
+        copy_small(table, TABLES[table], root, records)
+    return text
 
 
 def folder_of(line: Line, seed: int, root: Path) -> Path:
@@ -91,26 +120,38 @@ def run_line(
     *,
     data: str | None = None,
     device: str | None = None,
-) -> Result:
-    """Train one model from one seed and judge it on the test data, or take what is there."""
+) -> Result | None:
+    """Train one model from one seed and judge it on the test data, or take what is there.
+
+    None if another process is doing that at this moment.
+    """
     folder = folder_of(line, seed, root)
-    if (folder / RESULT).exists():
-        return json.loads((folder / RESULT).read_text())
     experiment = replace(line.experiment(scale), seed=seed)
     if device is not None:
         experiment = replace(experiment, device=device)
     if data is not None and isinstance(experiment.task, Enwik8 | PG19 | WikiText | Instruction):
         experiment = replace(experiment, task=replace(experiment.task, path=data))
-    print(f"{line.label}, seed {seed}: {folder}", flush=True)
-    try:
-        result = _train_and_judge(experiment, folder)
-    except torch.OutOfMemoryError:
-        result = {"failed": "out of memory"}
-    except Stopped as stop:
-        message = f"stopped during {line.label}; everything is saved, the same command goes on"
-        raise Stopped(message, stop.exit_status - 128) from None
-    _write(folder / RESULT, result)
-    return result
+    with claim(folder.with_suffix(".lock"), wait=False) as mine:
+        if not mine:
+            return None
+        _check_settings(experiment, folder)
+        if (folder / RESULT).exists():
+            return json.loads((folder / RESULT).read_text())
+        print(f"{line.label}, seed {seed}: {folder}", flush=True)
+        try:
+            result = _train_and_judge(experiment, folder)
+        except torch.OutOfMemoryError:
+            if _gpu_is_shared(experiment.device):
+                raise ValueError(
+                    f"{line.label} ran out of memory beside other work on the same GPU: give the "
+                    "same command again when there is room."
+                ) from None
+            result = {"failed": "out of memory"}
+        except Stopped as stop:
+            message = f"stopped during {line.label}; everything is saved, the same command goes on"
+            raise Stopped(message, stop.exit_status - 128) from None
+        _write(folder / RESULT, result)
+        return result
 
 
 def add_curve(folder: Path) -> None:
@@ -131,46 +172,57 @@ def add_curve(folder: Path) -> None:
     _write(folder / CURVE, curve)
 
 
-def found_results(line: Line, root: Path) -> list[Result]:
-    """Results of all seeds that have been run."""
-    paths = sorted((root / line.name).glob(f"seed-*/{RESULT}"))
-    return [json.loads(path.read_text()) for path in paths]
-
-
-def render(table: Table, results: Mapping[str, Sequence[Result]]) -> str:
-    """The table in Markdown; where the paper has a number, it stands before ours."""
-    columns: list[tuple[str, bool]] = []
-    for name in (table.metric, *table.columns):
-        if any(name in line.paper for line in table.lines):
-            columns.append((name, True))
-        columns.append((name, False))
-    heads = [f"{COLUMNS[name][0]}, {'paper' if theirs else 'ours'}" for name, theirs in columns]
-    rows = [["model", *heads, "runs"]]
-    for line in table.lines:
-        runs = results.get(line.name, [])
-        cells = [
-            _paper_cell(line, name) if theirs else _our_cell(runs, name, table.split)
-            for name, theirs in columns
-        ]
-        rows.append([line.label, *cells, str(len(runs))])
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    lines = [" | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-    rule = "-|-".join("-" * width for width in widths)
-    body = "\n".join(f"| {text} |" for text in (lines[0], rule, *lines[1:]))
-    remark = f"\n\n{table.remark}" if table.remark else ""
-    return f"\n{table.title} ({table.label})\n\n{body}{remark}"
+def _check_settings(experiment: Experiment, folder: Path) -> None:
+    """Refuse what was run with other settings: it would stand in the table under a wrong name."""
+    path = folder / EXPERIMENT_FILE
+    if not path.exists():
+        return
+    ours = json.loads(json.dumps(to_record(experiment)))
+    names = differences(json.loads(path.read_text()), ours)
+    changed = [name for name in names if not name.startswith(FREE_ON_RESUME)]
+    if changed:
+        raise ValueError(
+            f"{folder} was run with other settings; these differ: {', '.join(changed)}. Move it "
+            "away, or choose another folder with --out."
+        )
 
 
 def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
-    if take_device(experiment.device).type == "cuda":
-        gc.collect()  # so that nothing of the model before is counted
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    valid = train(experiment, folder, resume=(folder / EXPERIMENT_FILE).exists())
+    shared = _gpu_is_shared(experiment.device)
+    valid = _last_evaluation(experiment, folder)
+    if valid is None:
+        valid = train(experiment, folder, resume=(folder / EXPERIMENT_FILE).exists())
+    shared = shared or _gpu_is_shared(experiment.device)
     _, model, step = load_run(folder, experiment.device)
     assert step is not None  # it was saved by the line above
+    return {
+        "steps": step,
+        "tokens": step * experiment.batch * experiment.model.block,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()) / 1e6,
+        "shared": shared,
+        **_oracle(experiment),
+        **_pace(folder / METRICS, experiment.log_every),
+        **_plain(_judge(experiment, model)),
+        "valid": _plain(valid),
+    }
+
+
+def _last_evaluation(experiment: Experiment, folder: Path) -> dict[str, float] | None:
+    """The evaluation with which training ended, if it has: then only the test data are left."""
+    newest = checkpoints.latest(folder / CHECKPOINTS)
+    if newest is None or int(newest.name.split("-")[-1]) != experiment.steps:
+        return None
+    for line in read_lines(folder / METRICS):
+        found = {n.removeprefix(VALID): v for n, v in line.items() if n.startswith(VALID)}
+        if found and line["step"] == experiment.steps:
+            return found
+    return None
+
+
+def _judge(experiment: Experiment, model: Transformer) -> dict[str, float]:
+    """The metrics on the test data."""
     settings = experiment.evaluation
-    test = evaluate(
+    evaluation = Evaluation(
         model,
         experiment.task,
         "test",
@@ -178,17 +230,26 @@ def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
         blocks=settings.blocks,
         seed=experiment.seed,
         precision=experiment.precision,
-        progress=True,
     )
-    return {
-        "steps": step,
-        "tokens": step * experiment.batch * experiment.model.block,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()) / 1e6,
-        **_oracle(experiment),
-        **_pace(folder / METRICS),
-        **_plain(test),
-        "valid": _plain(valid),
-    }
+    with Interruption() as interruption:
+        result = evaluation.run(progress=True, interruption=interruption)
+        if result is None:
+            raise Stopped("stopped on the test data", interruption.number)
+    return result
+
+
+def _gpu_is_shared(device: str) -> bool:
+    """Whether others have something on the same GPU: then times are not a model's own.
+
+    Frees what this process holds for later, so that nothing of the model before is counted.
+    """
+    if take_device(device).type != "cuda":
+        return False
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved() > CONTEXT_GB * 1e9
 
 
 def _oracle(experiment: Experiment) -> dict[str, float]:
@@ -213,55 +274,19 @@ def _plain(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if "/" not in name}
 
 
-def _pace(path: Path) -> dict[str, float]:
-    """What a run says of its time and memory: the usual update, and the most memory."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+def _pace(path: Path, log_every: int) -> dict[str, float]:
+    """What a run says of its time and memory: the usual update, all of them, the most memory."""
+    lines = read_lines(path)
     seconds = [line["seconds_per_step"] for line in lines if "seconds_per_step" in line]
     memory = [line["peak_memory_gb"] for line in lines if "peak_memory_gb" in line]
-    return {"milliseconds": 1000 * statistics.median(seconds), "peak_gb": max(memory)}
+    return {
+        "milliseconds": 1000 * statistics.median(seconds),
+        "seconds": log_every * sum(seconds),
+        "peak_gb": max(memory),
+    }
 
 
 def _write(path: Path, value: object) -> None:
     """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(value, indent=2) + "\n")
-    unfinished.replace(path)
-
-
-def _values(runs: Sequence[Result], name: str, split: str) -> list[float]:
-    """A number of all runs that have it; those on test data stand for themselves."""
-    judged = [run.get("valid", {}) if split == "valid" else run for run in runs]
-    pairs = zip(judged, runs, strict=True)
-    found = (first.get(name, second.get(name)) for first, second in pairs)
-    return [value for value in found if value is not None]
-
-
-def _outcome(line: Line, table: Table, root: Path) -> Outcome:
-    found = found_results(line, root)
-    runs = [run for run in found if _values([run], table.metric, table.split)]
-    curve = root / line.name / "seed-0" / CURVE
-    paper = line.paper.get(table.metric)
-    return Outcome(
-        label=line.label,
-        performance=_values(runs, table.metric, table.split),
-        memory=_values(runs, "live", table.split),
-        paper=paper if isinstance(paper, (int, float)) else None,
-        oracle=next((run["oracle"] for run in runs if "oracle" in run), None),
-        curve=json.loads(curve.read_text()) if curve.exists() else (),
-    )
-
-
-def _paper_cell(line: Line, name: str) -> str:
-    value = line.paper.get(name, NOT_RUN)
-    return value if isinstance(value, str) else format(value, COLUMNS[name][1])
-
-
-def _our_cell(runs: Sequence[Result], name: str, split: str) -> str:
-    """The mean of all seeds, with its spread if there are several."""
-    values = _values(runs, name, split)
-    if not values:
-        return next((run["failed"] for run in runs if "failed" in run), NOT_RUN)
-    form = COLUMNS[name][1]
-    mean = format(statistics.mean(values), form)
-    return f"{mean} ± {statistics.stdev(values):{form}}" if len(values) > 1 else mean
+    with written_whole(path) as unfinished:
+        unfinished.write_text(json.dumps(value, indent=2) + "\n")

@@ -1,7 +1,11 @@
 """The command that reproduces a table, as a user meets it."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +13,9 @@ import torch
 
 from expire_span import reproduce as module
 from expire_span.cli import main
+from expire_span.comparison import RESULT, SMALL, compare, found_results, render
 from expire_span.experiments import TABLES
-from expire_span.reproduce import found_results, render
+from expire_span.tasks.locks import claim
 from expire_span.training.trainer import Trainer
 
 
@@ -40,7 +45,7 @@ def test_a_table_is_run_once_printed_and_drawn(tmp_path: Path, capsys) -> None:
     assert printed.endswith(shown)
     assert "seed 0" in printed.removesuffix(shown)
     for path, time in times.items():
-        assert path.suffix == ".png" or path.stat().st_mtime_ns == time
+        assert path.parent == tmp_path / "smoke" or path.stat().st_mtime_ns == time  # the table
 
 
 def test_a_figure_of_the_loss_along_a_text(tmp_path: Path, capsys) -> None:
@@ -80,7 +85,7 @@ def test_a_model_that_does_not_fit_says_so_and_the_others_go_on(
 
     real = module.train
     monkeypatch.setattr(module, "train", train)
-    smoke("efficiency-colliding", tmp_path, "--only", "-")
+    smoke("efficiency-colliding", tmp_path)
     printed = capsys.readouterr().out
     assert printed.count("out of memory") == 2 * 4
     assert "| Compressive 8k" in printed
@@ -107,6 +112,108 @@ def test_a_table_that_was_stopped_goes_on_with_the_same_command(
     assert "the same command goes on" in " ".join(capsys.readouterr().err.split())
     smoke("enwik8-speedrun", tmp_path)
     assert updates == [1, 2, 3, 4]
+
+
+def test_a_run_that_is_trained_is_only_judged(tmp_path: Path, monkeypatch) -> None:
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    path = next(tmp_path.rglob(RESULT))
+    first = path.read_text()
+    path.unlink()
+    monkeypatch.setattr(module, "train", lambda *_, **__: 1 / 0)
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    assert path.read_text() == first
+
+
+def test_processes_side_by_side_make_every_run_once(tmp_path: Path) -> None:
+    """They share the folder of prepared data, too, which none of them finds there."""
+    command = [sys.executable, "-m", "expire_span", "reproduce", "instruction-memory"]
+    options = ["--scale", "smoke", "--out", str(tmp_path), "--seeds", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    together = [
+        subprocess.Popen([*command, *options], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    printed = [process.communicate(timeout=300)[0] for process in together]
+    assert [process.returncode for process in together] == [0, 0, 0]
+    lines = TABLES["instruction-memory"].lines
+    for line in lines:
+        begun = f"{line.label}, seed 0: {tmp_path}"
+        assert sum(text.count(begun) for text in printed) == 1
+        assert len(found_results(line, tmp_path / "smoke")) == 1
+    assert not list(tmp_path.rglob(".*.json"))
+
+
+def test_a_run_that_another_process_makes_is_left_to_it(tmp_path: Path, capsys) -> None:
+    line = TABLES["enwik8-speedrun"].lines[0]
+    with claim(tmp_path / "smoke" / line.name / "seed-0.lock"):
+        smoke("enwik8-speedrun", tmp_path, "--only", line.name)
+    assert f"{line.label}, seed 0: another process is at it" in capsys.readouterr().out
+    assert found_results(line, tmp_path / "smoke") == []
+    smoke("enwik8-speedrun", tmp_path, "--only", line.name)
+    assert len(found_results(line, tmp_path / "smoke")) == 1
+
+
+def test_small_files_are_copied_and_stand_for_the_runs(tmp_path: Path, capsys, monkeypatch) -> None:
+    out, records = tmp_path / "out", tmp_path / "records"
+    smoke("enwik8-overfit", out, "--records", str(records))
+    printed = capsys.readouterr().out
+    copied = [path.relative_to(records) for path in records.rglob("*") if path.is_file()]
+    assert {path.name for path in copied} == {*SMALL, "enwik8-overfit.md", "enwik8-overfit.png"}
+    assert all((out / path).read_bytes() == (records / path).read_bytes() for path in copied)
+    table = (records / "smoke" / "enwik8-overfit.md").read_text().strip()
+    assert table in printed
+    monkeypatch.setattr(module, "train", lambda *_, **__: 1 / 0)
+    smoke("enwik8-overfit", records)
+    assert table in capsys.readouterr().out
+
+
+def test_what_a_stopped_table_has_is_copied(tmp_path: Path, monkeypatch) -> None:
+    def train(experiment, folder: Path, resume: bool) -> dict[str, float]:
+        if "2k" in str(folder):
+            raise OSError("the disk is full")
+        return real(experiment, folder, resume=resume)
+
+    real = module.train
+    monkeypatch.setattr(module, "train", train)
+    with pytest.raises(SystemExit):
+        smoke("colliding-easy", tmp_path / "out", "--records", str(tmp_path / "records"))
+    assert len(list((tmp_path / "records").rglob(RESULT))) == 2
+    assert (tmp_path / "records" / "smoke" / "colliding-easy.md").exists()
+
+
+def test_results_of_other_settings_are_refused(tmp_path: Path, capsys, monkeypatch) -> None:
+    line = TABLES["enwik8-speedrun"].lines[0]
+    smoke("enwik8-speedrun", tmp_path, "--only", line.name)
+    table = TABLES["enwik8-speedrun"]
+
+    def other(scale):
+        experiment = line.experiment(scale)
+        return replace(experiment, steps=5, save_every=3)
+
+    lines = (replace(line, experiment=other), *table.lines[1:])
+    monkeypatch.setitem(TABLES, "enwik8-speedrun", replace(table, lines=lines))
+    with pytest.raises(SystemExit):
+        smoke("enwik8-speedrun", tmp_path)
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "was run with other settings; these differ: steps. Move it" in printed
+
+
+def test_times_beside_others_are_marked(tmp_path: Path) -> None:
+    table = TABLES["enwik8-overfit"]
+    for line, shared in zip(table.lines, (True, False), strict=True):
+        path = tmp_path / line.name / "seed-0" / RESULT
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"bpb": 1.0, "milliseconds": 60.4, "shared": shared}))
+    first, second = [row for row in compare("x", table, tmp_path).splitlines() if "60" in row]
+    assert "| 60 (beside others) |" in first
+    assert "beside" not in second
+
+
+def test_a_name_that_no_model_has_lists_those_there_are(tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit):
+        smoke("enwik8-overfit", tmp_path, "--only", "small")
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "No model of enwik8-overfit has 'small' in its name: they are enwik8/expire" in printed
 
 
 def test_an_unknown_table_lists_those_there_are(tmp_path: Path, capsys) -> None:

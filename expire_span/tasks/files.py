@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from expire_span.tasks.locks import claim
+
 ARCHIVES = (".zip", ".tar", ".tar.xz", ".tar.gz", ".tgz", ".tar.bz2")
 LISTING = "made.json"
 PACKED = (*ARCHIVES, ".xz")
@@ -124,26 +126,23 @@ def made_once(
     finished = cache_folder() / f"{name}-{digest}"
     if _is_whole(finished):
         return finished
-    unfinished = finished.with_name(f".{finished.name}-{os.getpid()}")
-    unfinished.mkdir(parents=True)
-    try:
-        make(unfinished)
-        (unfinished / LISTING).write_text(json.dumps(_sizes(unfinished)))
-        _put(unfinished, finished)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    with claim(finished.with_name(f".{finished.name}.lock")):
+        if not _is_whole(finished):  # another process may have been first
+            _make(finished, make)
     return finished
 
 
-def _put(unfinished: Path, finished: Path) -> None:
-    """Give a folder its name, unless another process was first; a damaged one makes way."""
-    if not _is_whole(finished):
-        shutil.rmtree(finished, ignore_errors=True)
+def _make(finished: Path, make: Callable[[Path], None]) -> None:
+    """Fill a folder under another name, then give it its own; a damaged one makes way."""
+    unfinished = finished.with_name(f".{finished.name}-{os.getpid()}")
+    unfinished.mkdir()
     try:
+        make(unfinished)
+        (unfinished / LISTING).write_text(json.dumps(_sizes(unfinished)))
+        shutil.rmtree(finished, ignore_errors=True)
         unfinished.rename(finished)
-    except OSError:
-        if not _is_whole(finished):
-            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _sizes(folder: Path) -> dict[str, int]:

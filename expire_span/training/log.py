@@ -48,9 +48,7 @@ class JsonLines:
 
     def lines(self) -> list[Metrics]:
         """What has been written so far."""
-        if not self._path.exists():
-            return []
-        return [json.loads(line) for line in self._path.read_text().splitlines()]
+        return read_lines(self._path)
 
     def flush(self) -> None:
         """Until every line is on the disk."""
@@ -186,6 +184,12 @@ class MetricLog:
             # If something has gone wrong already, that is what must be heard.
             with suppress(OSError) if kind else writing("The last metrics"):
                 sink.close()
+
+
+def read_lines(path: Path) -> list[Metrics]:
+    """All lines of metrics in a file, but one that was cut off when a run was killed."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if _step_of(line) < math.inf]
 
 
 def _kept_id(path: Path) -> str:

@@ -9,8 +9,11 @@ import tarfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from math import log
 from pathlib import Path
+from threading import Barrier
+from time import sleep
 
 import numpy as np
 import pytest
@@ -343,7 +346,7 @@ def test_changed_data_are_prepared_anew_and_unchanged_ones_are_not(lines: Path) 
 
 def test_a_damaged_folder_is_made_again(lines: Path, own_cache: Path) -> None:
     expected = everything(WikiText(str(lines)), "valid")
-    (made,) = own_cache.iterdir()
+    (made,) = (path for path in own_cache.iterdir() if path.is_dir())
     cut_off(made / "valid.tokens")
     assert everything(WikiText(str(lines)), "valid") == expected
     (made / "made.json").write_text("{")
@@ -360,29 +363,29 @@ def test_nothing_is_left_of_what_was_made_only_in_part(tmp_path: Path, own_cache
 
     with pytest.raises(KeyboardInterrupt):
         made_once("thing", [path], stopped)
-    assert not any(own_cache.iterdir())
+    assert {path.suffix for path in own_cache.iterdir()} == {".lock"}
     folder = made_once("thing", [path], lambda folder: (folder / "part").write_text("whole"))  # type: ignore[arg-type,return-value]
     assert (folder / "part").read_text() == "whole"
 
 
-def test_two_processes_may_make_the_same(tmp_path: Path) -> None:
+def test_what_several_ask_for_at_once_is_made_once(tmp_path: Path) -> None:
     path = tmp_path / "some"
     path.write_text("x")
-    folders = []
+    made, together = [], Barrier(4)
 
-    def make(folder: Path, text: str = "whole") -> None:
-        (folder / "part").write_text(text)
+    def make(folder: Path) -> None:
+        made.append(folder)
+        sleep(0.2)  # all others are waiting by now
+        (folder / "part").write_text("whole")
 
-    def slower(folder: Path) -> None:
-        other = folder.with_name(f"{folder.name}-other")  # as if another process were at it too
-        folder.rename(other)
-        folders.append(made_once("thing", [path], make))
-        other.rename(folder)
-        make(folder, "later")
+    def ask(_: int) -> Path:
+        together.wait()
+        return made_once("thing", [path], make)
 
-    folders.append(made_once("thing", [path], slower))
-    assert folders[0] == folders[1]
-    assert (folders[0] / "part").read_text() == "whole"  # the first one stays
+    with ThreadPoolExecutor(4) as threads:
+        (folder,) = set(threads.map(ask, range(4)))
+    assert len(made) == 1
+    assert (folder / "part").read_text() == "whole"
 
 
 def test_the_cache_is_in_the_home_folder_unless_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,129 @@
+"""A table as it stands: results of all runs so far, ours beside the paper's, printed and drawn.
+
+Beside weights, a run leaves small files only; they and the tables can be copied elsewhere, and a
+folder of copies is taken for the results themselves.
+"""
+
+import json
+import os
+import shutil
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from expire_span.analysis.figures import Outcome, save_figure
+from expire_span.experiments.table import COLUMNS, Line, Table
+from expire_span.training.folder import EXPERIMENT_FILE
+
+RESULT, CURVE, METRICS = "result.json", "valid_loss.json", "metrics.jsonl"
+SMALL = (RESULT, CURVE, METRICS, EXPERIMENT_FILE)
+NOT_RUN = "-"
+BESIDE = " (beside others)"
+
+Result = dict[str, Any]
+
+
+def compare(name: str, table: Table, root: Path) -> str:
+    """The table with all results so far; it is also written and drawn, as NAME.md and NAME.png."""
+    text = render(table, {line.name: found_results(line, root) for line in table.lines})
+    with written_whole(root / f"{name}.md") as path:
+        path.write_text(text.lstrip() + "\n")
+    outcomes = [_outcome(line, table, root) for line in table.lines]
+    title = f"{table.title} ({table.label}, {root.name} scale)"
+    with written_whole(root / f"{name}.png") as path:
+        save_figure(path, table.picture, outcomes, title, COLUMNS[table.metric][0])
+    return text
+
+
+def copy_small(name: str, table: Table, root: Path, records: Path) -> None:
+    """Copy all but the weights of a table's runs to `records`, in the same places."""
+    folders = (folder for line in table.lines for folder in (root / line.name).glob("seed-*/"))
+    small = [folder / file for folder in folders for file in SMALL]
+    for path in (*small, root / f"{name}.md", root / f"{name}.png"):
+        if path.exists():
+            with written_whole(records / root.name / path.relative_to(root)) as copy:
+                shutil.copyfile(path, copy)
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A file to write instead of `path`, whose place it then takes: others may read or write it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def found_results(line: Line, root: Path) -> list[Result]:
+    """Results of all seeds that have been run."""
+    paths = sorted((root / line.name).glob(f"seed-*/{RESULT}"))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def render(table: Table, results: Mapping[str, Sequence[Result]]) -> str:
+    """The table in Markdown; where the paper has a number, it stands before ours."""
+    columns: list[tuple[str, bool]] = []
+    for name in (table.metric, *table.columns):
+        if any(name in line.paper for line in table.lines):
+            columns.append((name, True))
+        columns.append((name, False))
+    heads = [f"{COLUMNS[name][0]}, {'paper' if theirs else 'ours'}" for name, theirs in columns]
+    rows = [["model", *heads, "runs"]]
+    for line in table.lines:
+        runs = results.get(line.name, [])
+        cells = [
+            _paper_cell(line, name) if theirs else _our_cell(runs, name, table.split)
+            for name, theirs in columns
+        ]
+        rows.append([line.label, *cells, str(len(runs))])
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    lines = [" | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    rule = "-|-".join("-" * width for width in widths)
+    body = "\n".join(f"| {text} |" for text in (lines[0], rule, *lines[1:]))
+    remark = f"\n\n{table.remark}" if table.remark else ""
+    return f"\n{table.title} ({table.label})\n\n{body}{remark}"
+
+
+def _values(runs: Sequence[Result], name: str, split: str) -> list[float]:
+    """A number of all runs that have it; those on test data stand for themselves."""
+    judged = [run.get("valid", {}) if split == "valid" else run for run in runs]
+    pairs = zip(judged, runs, strict=True)
+    found = (first.get(name, second.get(name)) for first, second in pairs)
+    return [value for value in found if value is not None]
+
+
+def _outcome(line: Line, table: Table, root: Path) -> Outcome:
+    found = found_results(line, root)
+    runs = [run for run in found if _values([run], table.metric, table.split)]
+    curve = root / line.name / "seed-0" / CURVE
+    paper = line.paper.get(table.metric)
+    return Outcome(
+        label=line.label,
+        performance=_values(runs, table.metric, table.split),
+        memory=_values(runs, "live", table.split),
+        paper=paper if isinstance(paper, (int, float)) else None,
+        oracle=next((run["oracle"] for run in runs if "oracle" in run), None),
+        curve=json.loads(curve.read_text()) if curve.exists() else (),
+    )
+
+
+def _paper_cell(line: Line, name: str) -> str:
+    value = line.paper.get(name, NOT_RUN)
+    return value if isinstance(value, str) else format(value, COLUMNS[name][1])
+
+
+def _our_cell(runs: Sequence[Result], name: str, split: str) -> str:
+    """The mean of all seeds, with its spread if there are several; times beside others' marked."""
+    values = _values(runs, name, split)
+    if not values:
+        return next((run["failed"] for run in runs if "failed" in run), NOT_RUN)
+    form = COLUMNS[name][1]
+    mean = format(statistics.mean(values), form)
+    spread = f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else ""
+    beside = name == "milliseconds" and any(run.get("shared") for run in runs)
+    return mean + spread + (BESIDE if beside else "")
