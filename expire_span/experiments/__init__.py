@@ -20,6 +20,7 @@ from expire_span.experiments.enwik8 import (
     ENWIK8_SPEEDRUN,
     enwik8,
     enwik8_large,
+    enwik8_own_speedrun,
     enwik8_speedrun,
 )
 from expire_span.experiments.instruction import INSTRUCTION, INSTRUCTION_MEMORY, instruction
@@ -43,6 +44,7 @@ EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
     "enwik8": enwik8,
     "enwik8-large": enwik8_large,
     "enwik8-speedrun": enwik8_speedrun,
+    "enwik8-own-speedrun": enwik8_own_speedrun,
     "pg19": pg19,
     "wikitext": wikitext,
 }

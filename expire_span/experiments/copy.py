@@ -17,7 +17,7 @@ def copy() -> Experiment:
     for distances up to 128k. For longer distances raise `task.max_distance` and
     `model.memory.max_span` together.
     """
-    task = Copy(max_distance=128)
+    task = Copy(max_distance=128, restart=True)
     return Experiment(
         task=task,
         model=TransformerConfig(
@@ -26,16 +26,16 @@ def copy() -> Experiment:
             width=64,
             heads=4,
             feedforward=128,
-            block=64,
-            memory=ExpireSpan(max_span=256, ramp=16, penalty=1e-5, initial=0.5),
+            block=32,
+            memory=ExpireSpan(max_span=160, ramp=16, penalty=1e-4, initial=0.9),
             norm="pre",
         ),
         optimizer=OptimizerConfig(
-            rate=2e-3, schedule=RateSchedule(warmup=100, decay="cosine"), beta2=0.99, clip=0.2
+            rate=1e-3, schedule=RateSchedule(warmup=100, decay="cosine"), beta2=0.99, clip=0.2
         ),
-        penalty=PenaltySchedule(after_metric=0.9, warmup=300),
-        evaluation=EvaluationConfig(every=1000, batch=32, blocks=64),
+        penalty=PenaltySchedule(after_metric=0.9, while_metric=0.9, warmup=100),
+        evaluation=EvaluationConfig(every=1000, batch=32, blocks=128),
         batch=32,
-        steps=3000,
+        steps=1000,
         save_every=500,
     )

@@ -18,6 +18,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "parameters": ("M parameters", ".1f"),
     "peak_gb": ("peak GB", ".1f"),
     "milliseconds": ("ms/update", ".0f"),
+    "seconds": ("s of updates", ".0f"),
 }
 """Heading and format of all that is said of a model. A perfect reader holds as many steps as the
 memory reaches back in one layer; layers can hand on what they saw, so a window may see more."""

@@ -17,6 +17,8 @@ from expire_span.training.schedule import PenaltySchedule, RateSchedule
 class OptimizerConfig:
     """Adam without weight decay, and what surrounds an update."""
 
+    method: Literal["adam", "muon"] = "adam"
+    """Adam for everything, or Muon for the matrices of the layers and Adam for the rest."""
     rate: float = 7e-4
     """Peak learning rate."""
     schedule: RateSchedule = field(default_factory=RateSchedule)
@@ -31,6 +33,8 @@ class OptimizerConfig:
     """Largest norm of all gradients together; larger ones are scaled down to it."""
 
     def __post_init__(self) -> None:
+        if self.method not in ("adam", "muon"):
+            raise ValueError(f"method must be adam or muon, but is {self.method!r}.")
         if self.rate <= 0 or self.span_rate < 0:
             raise ValueError(
                 f"rate must be above 0 and span_rate not negative, but they are {self.rate} and "

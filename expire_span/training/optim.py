@@ -1,16 +1,17 @@
-"""Adam with two groups: parameters that learn spans, and all others.
+"""Adam in groups: parameters that learn spans, matrices that Muon may update, all others.
 
 Shapes: P parameters that have a gradient.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from expire_span.model.transformer import Transformer
 from expire_span.training.experiment import OptimizerConfig
+from expire_span.training.muon import ORTHOGONAL, Muon
 
 
 def build_optimizer(model: Transformer, config: OptimizerConfig) -> torch.optim.Adam:
@@ -19,12 +20,22 @@ def build_optimizer(model: Transformer, config: OptimizerConfig) -> torch.optim.
     The fused one can be told by the device itself to leave everything as it is.
     """
     keepers = {p for layer in model.stack() for p in layer.keeper.parameters()}
-    others = [p for p in model.parameters() if p not in keepers]
-    groups = [{"params": others, "scale": 1.0}]
+    matrices = _matrices(model) - keepers if config.method == "muon" else set()
+    others = [p for p in model.parameters() if p not in keepers | matrices]
+    groups: list[dict[str, Any]] = [{"params": others, "scale": 1.0}]
     if keepers:
         spans = [p for p in model.parameters() if p in keepers]
         groups.append({"params": spans, "scale": config.span_rate})
-    return torch.optim.Adam(groups, lr=config.rate, betas=(config.beta1, config.beta2), fused=True)
+    if matrices:
+        turned = [p for p in model.parameters() if p in matrices]
+        groups.append({"params": turned, "scale": 1.0, ORTHOGONAL: True})
+    build = Muon if config.method == "muon" else torch.optim.Adam
+    return build(groups, lr=config.rate, betas=(config.beta1, config.beta2), fused=True)
+
+
+def _matrices(model: Transformer) -> set[nn.Parameter]:
+    """What multiplies states inside the layers: no embeddings, positions, biases or norms."""
+    return {p for layer in model.stack() for p in layer.parameters() if p.ndim == 2}
 
 
 def gradient_norms(parameters: Iterable[nn.Parameter]) -> Tensor:

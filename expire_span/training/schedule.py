@@ -2,25 +2,33 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+Decay = Literal["constant", "cosine", "linear", "drop"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RateSchedule:
-    """Linear warm-up, then constant, or down a cosine until the end of the run."""
+    """Linear warm-up, then constant, or down until the end of the run."""
 
     warmup: int = 0
     """Updates until the full rate is reached."""
-    decay: Literal["constant", "cosine"] = "constant"
-    """What follows."""
+    decay: Decay = "constant"
+    """What follows; a drop is constant but for the `last` updates."""
     final: float = 0.0
-    """Share of the rate that the cosine ends with."""
+    """Share of the rate that a decay ends with."""
+    last: int = 0
+    """Updates that a drop makes at that share."""
 
     def __post_init__(self) -> None:
-        if self.warmup < 0:
-            raise ValueError(f"warmup must not be negative, but is {self.warmup}.")
-        if self.decay not in ("constant", "cosine"):
-            raise ValueError(f"decay must be constant or cosine, but is {self.decay!r}.")
+        if self.warmup < 0 or self.last < 0:
+            raise ValueError(
+                f"warmup and last must not be negative, but are {self.warmup} and {self.last}."
+            )
+        if self.decay not in get_args(Decay):
+            raise ValueError(
+                f"decay must be one of {', '.join(get_args(Decay))}, but is {self.decay!r}."
+            )
         if not 0 <= self.final <= 1:
             raise ValueError(f"final is a share between 0 and 1, but is {self.final}.")
 
@@ -28,10 +36,17 @@ class RateSchedule:
         """Share of the peak rate for update number `step` (from 0) of `steps`."""
         if step < self.warmup:
             return (step + 1) / self.warmup
-        if self.decay == "constant":
-            return 1.0
         done = (step - self.warmup) / max(steps - self.warmup, 1)
-        return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
+        match self.decay:
+            case "constant":
+                left = 1.0
+            case "drop":
+                left = 1.0 if step < steps - self.last else 0.0
+            case "linear":
+                left = 1 - done
+            case "cosine":
+                left = (1 + math.cos(math.pi * done)) / 2
+        return self.final + (1 - self.final) * left
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -387,11 +387,13 @@ class Trainer:
     def _check_same(self, saved: dict[str, object]) -> None:
         free: tuple[str, ...] = FREE_ON_RESUME
         if self.experiment.optimizer.schedule.decay == "constant":
-            free = (*free, "steps")  # a cosine would change its course
+            free = (*free, "steps")  # a decay would change its course
         names = differences(saved, to_record(self.experiment))
         changed = [name for name in names if not name.startswith(free)]
         if changed:
-            why = " (a cosine decay depends on the number of steps)" if "steps" in changed else ""
+            why = (
+                " (a rate that decays depends on the number of steps)" if "steps" in changed else ""
+            )
             raise ValueError(
                 f"The checkpoint is of another experiment: resume it with its own settings; these "
                 f"differ: {', '.join(changed)}{why}."

@@ -1,7 +1,7 @@
 """Every experiment at every scale: what it says, and at smoke scale that it runs and resumes."""
 
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from expire_span.experiments.enwik8 import enwik8, enwik8_large
 from expire_span.experiments.scale import SAMPLES, SCALES
 from expire_span.experiments.table import COLUMNS, Line
 from expire_span.experiments.wikitext import wikitext
+from expire_span.model.memory import ExpireSpan
 from expire_span.reproduce import run_line
 from expire_span.training.experiment import Experiment
 from expire_span.training.folder import CHECKPOINTS
@@ -105,7 +106,16 @@ def test_what_the_paper_says_of_its_models_is_what_they_are() -> None:
     colliding = LINES["colliding/expire-span-16k"].experiment("paper")
     assert colliding.model.memory.max_span == 16_384  # type: ignore[union-attr]
     assert colliding.batch * colliding.model.block * colliding.steps == pytest.approx(4e8, rel=1e-3)
+    for name in ("expire-span-16k", "transformer-xl-512"):  # "the same training protocol"
+        small = LINES[f"enwik8/{name}"].experiment("paper")
+        rates = [small.optimizer.schedule.factor(step, small.steps) for step in (8000, 100_000)]
+        assert (small.optimizer.rate, small.batch, small.steps) == (7e-4, 512, 110_000)
+        assert rates == pytest.approx([1, 0.1])
+    point = LINES["enwik8-span/transformer-xl-512"].experiment("paper")
+    assert point.optimizer.schedule.factor(99_999, point.steps) == 1
+    assert point.steps == 100_000
     large = LINES["enwik8/expire-span-32k-large"].experiment("paper")
+    assert large.optimizer.schedule.factor(99_999, large.steps) == 1
     assert (large.model.layers, large.model.width, large.model.feedforward) == (24, 768, 4096)
     assert (large.model.dropout, large.model.layer_drop) == (0.5, 0.2)
     assert large.optimizer.rate == 4e-4
@@ -116,6 +126,19 @@ def test_what_the_paper_says_of_its_models_is_what_they_are() -> None:
     words = LINES["wikitext/expire-span-8k"].experiment("paper")
     assert (words.model.dropout, words.model.edge_dropout) == (0.3, 0.2)
     assert (words.steps, words.model.block, words.optimizer.clip) == (300_000, 256, 0.1)
+
+
+def test_the_speedrun_has_the_originals_model_and_rate() -> None:
+    run = LINES["enwik8-speedrun/same-recipe"].experiment("single")
+    assert (run.model.layers, run.model.width, run.model.block, run.batch) == (12, 512, 512, 64)
+    assert (run.model.norm, run.model.dropout, run.optimizer.method) == ("post", 0, "adam")
+    assert run.model.memory == ExpireSpan(16_384, ramp=128, penalty=1e-6, initial=0.02)
+    factors = [run.optimizer.schedule.factor(step, run.steps) for step in (0, 199, 4600, 9000)]
+    assert run.optimizer.rate == 7e-4
+    assert factors == pytest.approx([1 / 200, 1, 0.5, 0])
+    assert run.batch * run.model.block * run.steps > 8 * 33e6
+    own = LINES["enwik8-speedrun/own"].experiment("single")
+    assert replace(own.model, norm="post") == run.model
 
 
 def test_docstrings_give_the_papers_numbers() -> None:

@@ -153,7 +153,7 @@ def test_another_experiment_is_refused_with_the_settings_that_differ(tmp_path):
 def test_a_longer_cosine_is_another_experiment_but_a_longer_constant_rate_is_not(tmp_path):
     experiment = small_experiment(steps=4)
     train(experiment, tmp_path, progress=False)
-    with pytest.raises(ValueError, match=r"these differ: steps \(a cosine decay depends on"):
+    with pytest.raises(ValueError, match=r"these differ: steps \(a rate that decays depends on"):
         train(replace(experiment, steps=8), tmp_path, resume=True, progress=False)
 
 

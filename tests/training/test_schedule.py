@@ -19,6 +19,17 @@ def test_cosine_falls_from_one_to_the_final_share():
     assert factors == sorted(factors, reverse=True)
 
 
+def test_a_line_falls_evenly():
+    schedule = RateSchedule(warmup=10, decay="linear", final=0.2)
+    factors = [schedule.factor(step, 110) for step in (10, 35, 60, 110)]
+    assert factors == pytest.approx([1, 0.8, 0.6, 0.2])
+
+
+def test_a_drop_comes_at_the_end():
+    schedule = RateSchedule(warmup=2, decay="drop", final=0.1, last=3)
+    assert [schedule.factor(step, 8) for step in range(8)] == [0.5, 1, 1, 1, 1, 0.1, 0.1, 0.1]
+
+
 def test_penalty_waits_then_rises():
     schedule = PenaltySchedule(delay=3, warmup=2)
     assert [schedule.opens(step, None, True) for step in range(5)] == [False] * 3 + [True] * 2
@@ -41,7 +52,7 @@ def test_penalty_waits_for_the_metric(metric, higher, open_):
     "bad",
     [
         lambda: RateSchedule(warmup=-1),
-        lambda: RateSchedule(decay="linear"),  # type: ignore[arg-type]
+        lambda: RateSchedule(decay="square"),  # type: ignore[arg-type]
         lambda: RateSchedule(final=1.5),
         lambda: PenaltySchedule(delay=-1),
     ],
