@@ -16,6 +16,7 @@ from typing import Any
 from expire_span.analysis.figures import Outcome, save_figure
 from expire_span.experiments.table import COLUMNS, Line, Table
 from expire_span.training.folder import EXPERIMENT_FILE
+from expire_span.training.log import read_lines
 
 RESULT, CURVE, METRICS = "result.json", "valid_loss.json", "metrics.jsonl"
 SMALL = (RESULT, CURVE, METRICS, EXPERIMENT_FILE)
@@ -100,7 +101,8 @@ def _values(runs: Sequence[Result], name: str, split: str) -> list[float]:
 def _outcome(line: Line, table: Table, root: Path) -> Outcome:
     found = found_results(line, root)
     runs = [run for run in found if _values([run], table.metric, table.split)]
-    curve = root / line.name / "seed-0" / CURVE
+    folder = root / line.name / "seed-0"
+    curve = folder / CURVE
     paper = line.paper.get(table.metric)
     return Outcome(
         label=line.label,
@@ -109,7 +111,20 @@ def _outcome(line: Line, table: Table, root: Path) -> Outcome:
         paper=paper if isinstance(paper, (int, float)) else None,
         oracle=next((run["oracle"] for run in runs if "oracle" in run), None),
         curve=json.loads(curve.read_text()) if curve.exists() else (),
+        course=_course(read_lines(folder / METRICS), table.metric),
     )
+
+
+def _course(lines: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[float, float]]:
+    """The training metric of each line, and the seconds of all updates up to it."""
+    course, seconds, step = list[tuple[float, float]](), 0.0, 0
+    for line in lines:
+        if "seconds_per_step" in line:
+            seconds += line["seconds_per_step"] * (line["step"] - step)
+            step = line["step"]
+            if metric in line:
+                course.append((seconds, line[metric]))
+    return course
 
 
 def _paper_cell(line: Line, name: str) -> str:

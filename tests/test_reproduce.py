@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from expire_span import comparison
 from expire_span import reproduce as module
+from expire_span.analysis.figures import save_figure
 from expire_span.cli import main
 from expire_span.comparison import RESULT, SMALL, compare, found_results, render
 from expire_span.experiments import TABLES
@@ -68,7 +70,7 @@ def test_a_figure_over_memory_sizes_with_some_of_its_models(tmp_path: Path, caps
 
 
 def test_a_table_may_be_about_the_validation_data(tmp_path: Path, capsys) -> None:
-    smoke("enwik8-speedrun", tmp_path)
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
     (result,) = found_results(TABLES["enwik8-speedrun"].lines[0], tmp_path / "smoke")
     (row,) = [text for text in capsys.readouterr().out.splitlines() if text[:6] == "| 12 l"]
     assert f" {result['valid']['bpb']:.3f} " in row
@@ -107,10 +109,10 @@ def test_a_table_that_was_stopped_goes_on_with_the_same_command(
 
     monkeypatch.setattr(Trainer, "update", update)
     with pytest.raises(SystemExit) as stop:
-        smoke("enwik8-speedrun", tmp_path)
+        smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
     assert stop.value.code == 130
     assert "the same command goes on" in " ".join(capsys.readouterr().err.split())
-    smoke("enwik8-speedrun", tmp_path)
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
     assert updates == [1, 2, 3, 4]
 
 
@@ -207,6 +209,30 @@ def test_times_beside_others_are_marked(tmp_path: Path) -> None:
     first, second = [row for row in compare("x", table, tmp_path).splitlines() if "60" in row]
     assert "| 60 (beside others) |" in first
     assert "beside" not in second
+
+
+def test_the_course_of_training_is_drawn_over_seconds(tmp_path: Path, monkeypatch) -> None:
+    table, drawn = TABLES["enwik8-speedrun"], []
+    folder = tmp_path / table.lines[0].name / "seed-0"
+    folder.mkdir(parents=True)
+    lines = [
+        {"step": 2, "bpb": 5.0, "seconds_per_step": 0.5},
+        {"step": 6, "bpb": 4.0, "seconds_per_step": 0.25},
+        {"step": 6, "valid/bpb": 4.1},
+    ]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"step": 7, "b')
+
+    def draw(path: Path, *what: object) -> None:
+        save_figure(path, *what)
+        drawn.append(what)
+
+    monkeypatch.setattr(comparison, "save_figure", draw)
+    compare("enwik8-speedrun", table, tmp_path)
+    ((picture, (first, *others), *_),) = drawn
+    assert picture == "training"
+    assert (tmp_path / "enwik8-speedrun.png").stat().st_size > 5000
+    assert list(first.course) == [(1.0, 5.0), (2.0, 4.0)]
+    assert all(list(other.course) == [] for other in others)
 
 
 def test_a_name_that_no_model_has_lists_those_there_are(tmp_path: Path, capsys) -> None:

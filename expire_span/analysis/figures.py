@@ -1,4 +1,4 @@
-"""Figures of a table: beside the paper's numbers, over memory sizes, or along a text."""
+"""Figures of a table: beside the paper's numbers, over memory sizes, along a text or training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ class Outcome:
     paper: float | None = None
     oracle: float | None = None
     curve: Sequence[float] = ()
+    course: Sequence[tuple[float, float]] = ()
 
     @property
     def family(self) -> str:
@@ -90,7 +91,34 @@ def draw_stream(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
     axes.legend(frameon=False)
 
 
-DRAW = {"beside": draw_beside, "memory": draw_memory, "stream": draw_stream}
+def draw_training(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
+    """The metric over the seconds of all updates, averaged a little, and where each run ends."""
+    for number, outcome in enumerate(outcomes):
+        colour = COLOURS[number % len(COLOURS)]
+        parts = [outcome.course[n : n + SMOOTH] for n in range(0, len(outcome.course), SMOOTH)]
+        seconds = [part[-1][0] for part in parts]
+        means = [sum(value for _, value in part) / len(part) for part in parts]
+        axes.plot(seconds, means, lw=1, color=colour, label=outcome.label)
+        if seconds:
+            ends = [seconds[-1]] * len(outcome.performance)
+            axes.plot(ends, outcome.performance, "o", color=colour)
+        if outcome.paper is not None:
+            axes.axhline(outcome.paper, color=colour, ls=":", lw=1)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(StrMethodFormatter("{x:g}"))
+    axes.set_xlabel("seconds of updates; points: judged at the end; dotted: the original code")
+    axes.set_ylabel(f"{heading} in training")
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(frameon=False)
+
+
+DRAW = {
+    "beside": draw_beside,
+    "memory": draw_memory,
+    "stream": draw_stream,
+    "training": draw_training,
+}
 
 
 def save_figure(

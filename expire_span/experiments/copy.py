@@ -27,15 +27,19 @@ def copy() -> Experiment:
             heads=4,
             feedforward=128,
             block=32,
-            memory=ExpireSpan(max_span=160, ramp=16, penalty=1e-4, initial=0.9),
+            memory=ExpireSpan(max_span=160, ramp=16, penalty=3e-4, initial=0.9),
             norm="pre",
         ),
         optimizer=OptimizerConfig(
-            rate=1e-3, schedule=RateSchedule(warmup=100, decay="cosine"), beta2=0.99, clip=0.2
+            rate=1e-3,
+            schedule=RateSchedule(warmup=100, decay="cosine"),
+            span_rate=3.0,
+            beta2=0.99,
+            clip=0.2,
         ),
         penalty=PenaltySchedule(after_metric=0.9, while_metric=0.9, warmup=100),
-        evaluation=EvaluationConfig(every=1000, batch=32, blocks=128),
+        evaluation=EvaluationConfig(every=1600, batch=32, blocks=128),
         batch=32,
-        steps=1000,
+        steps=1600,
         save_every=500,
     )

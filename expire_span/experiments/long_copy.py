@@ -16,8 +16,11 @@ DISTANCE: dict[Scale, int] = {"smoke": 128 * 1024, "single": 16 * 1024, "paper":
 
 
 def expire_span(reach: int) -> ExpireSpan:
-    """Spans up to this far, nearly all of it at first; what is published is only how far."""
-    return ExpireSpan(reach, ramp=128, penalty=3e-6, initial=0.9)
+    """Spans up to this far, nearly all of it at first; what is published is only how far.
+
+    A whole span costs the same, however long it is.
+    """
+    return ExpireSpan(reach, ramp=128, penalty=0.05 / reach, initial=0.9)
 
 
 def long_copy(
@@ -53,7 +56,10 @@ def long_copy(
             norm="pre",
         ),
         optimizer=OptimizerConfig(
-            rate=7e-4, schedule=RateSchedule(warmup=200, decay="cosine", final=0.05), clip=0.2
+            rate=7e-4,
+            schedule=RateSchedule(warmup=200, decay="cosine", final=0.05),
+            span_rate=3.0,
+            clip=0.2,
         ),
         penalty=PenaltySchedule(after_metric=0.9, while_metric=0.9, warmup=300),
         evaluation=EvaluationConfig(every=5000, batch=64, blocks=1024),

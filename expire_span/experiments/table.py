@@ -23,7 +23,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
 """Heading and format of all that is said of a model. A perfect reader holds as many steps as the
 memory reaches back in one layer; layers can hand on what they saw, so a window may see more."""
 
-Picture = Literal["beside", "memory", "stream"]
+Picture = Literal["beside", "memory", "stream", "training"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Table:
     columns: tuple[str, ...] = ("live", "peak_gb", "milliseconds")
     """What else is shown of each."""
     picture: Picture = "beside"
-    """How it is drawn: beside the paper's numbers, performance against memory size, or the loss
-    along the validation text."""
+    """How it is drawn: beside the paper's numbers, performance against memory size, the loss along
+    the validation text, or the course of training."""
     remark: str = ""
     """What one has to know to compare the two."""

@@ -75,6 +75,21 @@ def test_resume_equals_no_stop_bit_for_bit(memory, accumulate, stop, replayed, t
     assert same_checkpoints(*ends)
 
 
+def test_resume_equals_no_stop_bit_for_bit_with_muon(tmp_path):
+    experiment = on_gpu(compile=True)
+    experiment = replace(experiment, optimizer=replace(experiment.optimizer, method="muon"))
+    broken = Trainer(experiment)
+    advance(broken, 5)
+    path = checkpoints.save(broken.checkpoint().on_host(), tmp_path, 5)
+    resumed = Trainer(experiment)
+    resumed.restore(checkpoints.load(path))
+    advance(resumed, 12)
+    after = resumed.checkpoint().on_host()
+    unbroken = Trainer(experiment)
+    advance(unbroken, 12)
+    assert same_checkpoints(unbroken.checkpoint().on_host(), after)
+
+
 def advance(trainer: Trainer, steps: int) -> None:
     while trainer.step < steps:
         trainer.update(watch_spans=trainer.step % 3 == 0)
