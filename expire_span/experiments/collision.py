@@ -80,7 +80,7 @@ def _at_scale(experiment: Experiment, scale: Scale) -> Experiment:
         )
         optimizer = replace(
             experiment.optimizer,
-            rate=1e-3,
+            rate=6e-4,
             schedule=RateSchedule(warmup=500, decay="cosine", final=0.05),
         )
         return replace(

@@ -67,7 +67,7 @@ def _at_single_scale(experiment: Experiment) -> Experiment:
         memory=memory,
     )
     schedule = RateSchedule(warmup=300, decay="cosine", final=0.05)
-    optimizer = replace(experiment.optimizer, rate=1e-3, schedule=schedule)
+    optimizer = replace(experiment.optimizer, schedule=schedule)
     return replace(
         experiment,
         task=task,

@@ -56,7 +56,7 @@ def long_copy(
             norm="pre",
         ),
         optimizer=OptimizerConfig(
-            rate=7e-4,
+            rate=5e-4,
             schedule=RateSchedule(warmup=200, decay="cosine", final=0.05),
             span_rate=3.0,
             clip=0.2,
