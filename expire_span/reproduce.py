@@ -46,8 +46,8 @@ from expire_span.training.records import differences, load_experiment, to_record
 from expire_span.training.trainer import FREE_ON_RESUME
 
 CURVE_ROWS = 8
-CONTEXT_GB = 2.0
-"""What a process may have on a GPU besides its tensors."""
+CONTEXT_GB = 3.0
+"""What a process may have on a GPU besides its tensors: code, and graphs of kernels."""
 
 
 def reproduce(
