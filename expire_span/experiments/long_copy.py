@@ -34,7 +34,7 @@ def long_copy(
     compare with are those of `Copy.oracle`, a perfect reader with as much memory. Memory begins
     anew with each episode: distances beyond a block have no positions, so the A's of an episode
     could not be told from those of earlier ones (`docs/log.md`). Everything is remembered at first;
-    it costs something once, and only while, nine answers of ten are right.
+    it costs something once, and only while, three answers of four are right.
 
     Args:
         memory: makes a memory that reaches so many steps back.
@@ -61,7 +61,7 @@ def long_copy(
             span_rate=3.0,
             clip=0.2,
         ),
-        penalty=PenaltySchedule(after_metric=0.9, while_metric=0.9, warmup=300),
+        penalty=PenaltySchedule(after_metric=0.75, while_metric=0.75, warmup=300),
         evaluation=EvaluationConfig(every=5000, batch=64, blocks=1024),
         batch=64,
         steps=50_000,
