@@ -18,6 +18,7 @@ from expire_span.agent.loss import ActorCritic, actor_critic_loss
 from expire_span.agent.rollout import Block
 from expire_span.model.memory import LayerMemory, Memory
 from expire_span.model.transformer import Transformer
+from expire_span.training.optim import parameter_groups
 from expire_span.training.schedule import RateSchedule
 
 
@@ -50,12 +51,7 @@ class AgentOptimizer:
 
 def build_optimizer(model: Transformer, config: AgentOptimizer) -> torch.optim.Optimizer:
     """An optimiser over all parameters; each group's `scale` multiplies the rate of the moment."""
-    keepers = {p for layer in model.stack() for p in layer.keeper.parameters()}
-    named = (
-        (1.0, [p for p in model.parameters() if p not in keepers]),
-        (config.span_rate, [p for p in model.parameters() if p in keepers]),
-    )
-    groups = [{"params": some, "scale": scale} for scale, some in named if some]
+    groups = parameter_groups(model, config.span_rate)
     if config.method == "rmsprop":
         return torch.optim.RMSprop(groups, lr=config.rate, alpha=0.97, eps=1e-6)
     return torch.optim.Adam(groups, lr=config.rate, fused=model.positions.is_cuda)

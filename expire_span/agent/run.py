@@ -57,7 +57,11 @@ def train_agent(
 
 
 def train_side_by_side(
-    wanted: Sequence[tuple[AgentExperiment, Path]], *, resume: bool = False, progress: bool = True
+    wanted: Sequence[tuple[AgentExperiment, Path]],
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    title: str | None = None,
 ) -> list[dict[str, float]]:
     """Run several experiments in turn, an update each; on a GPU they share it, each in a stream.
 
@@ -67,6 +71,7 @@ def train_side_by_side(
         wanted: experiments, each with its run's own folder.
         resume: go on from the newest checkpoints; without this, folders with a run are refused.
         progress: whether to show a bar.
+        title: what the bar says of it all.
 
     Raises:
         Stopped: on Ctrl-C or SIGTERM, once everything is saved.
@@ -75,7 +80,7 @@ def train_side_by_side(
     """
     runs = [AgentRun(experiment, folder, resume) for experiment, folder in wanted]
     left = sum(run.left for run in runs)
-    bar = tqdm(total=left, unit="update", disable=not progress)
+    bar = tqdm(total=left, unit="update", desc=title, disable=not progress)
     with ExitStack() as opened:
         opened.enter_context(bar)
         interruption = opened.enter_context(Interruption())

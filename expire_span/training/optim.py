@@ -4,7 +4,7 @@ Shapes: P parameters that have a gradient.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,17 @@ def build_optimizer(model: Transformer, config: OptimizerConfig) -> torch.optim.
 
     The fused one can be told by the device itself to leave everything as it is.
     """
+    groups, betas = parameter_groups(model, config.span_rate), (config.beta1, config.beta2)
+    return torch.optim.Adam(groups, lr=config.rate, betas=betas, fused=True)
+
+
+def parameter_groups(model: Transformer, span_rate: float) -> list[dict[str, Any]]:
+    """Parameters that learn spans apart from all others, if there are any."""
     keepers = {p for layer in model.stack() for p in layer.keeper.parameters()}
     others = [p for p in model.parameters() if p not in keepers]
-    groups = [{"params": others, "scale": 1.0}]
-    if keepers:
-        spans = [p for p in model.parameters() if p in keepers]
-        groups.append({"params": spans, "scale": config.span_rate})
-    return torch.optim.Adam(groups, lr=config.rate, betas=(config.beta1, config.beta2), fused=True)
+    spans = [p for p in model.parameters() if p in keepers]
+    groups = [{"params": others, "scale": 1.0}, {"params": spans, "scale": span_rate}]
+    return groups if spans else groups[:1]
 
 
 def gradient_norms(parameters: Iterable[nn.Parameter]) -> Tensor:
