@@ -97,11 +97,11 @@ def _corridor_single(memory: AnyMemory | None) -> AgentExperiment:
         world=world,
         model=agent_model(world, memory or expiring),
         learning=ActorCritic(discount=0.99, entropy_weight=0.001),
-        optimizer=AgentOptimizer(rate=5e-4, schedule=COOLING, span_rate=0.3, clip=0.1),
+        optimizer=AgentOptimizer(rate=5e-4, schedule=COOLING, span_rate=0.2, clip=0.1),
         penalty=PenaltySchedule(while_metric=0.97),
         batch=1024,
         steps=_updates(3000, memory),
-        log_every=10,
+        log_every=5,
         save_every=100,
         evaluation_rows=4096,
     )
@@ -153,11 +153,11 @@ def _portal_smoke(memory: AnyMemory | None) -> AgentExperiment:
 def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
     """800M steps, of which the task takes a third; half as many without spans.
 
-    Rewards are a hundred times those of Corridor, and so must the price of memory be. Episodes are
-    far longer than any span, so that every memory comes to its ramp and pays there.
+    It pays far more than Corridor, and soon after each use of a memory, so memory must cost far
+    more. Episodes are longer than any span, so that every memory comes to its ramp and pays there.
     """
     world = Portal()
-    expiring = ExpireSpan(max_span=100, ramp=16, penalty=1e-3, initial=0.95)
+    expiring = ExpireSpan(max_span=100, ramp=16, penalty=3e-3, initial=0.95)
     return AgentExperiment(
         world=world,
         model=agent_model(world, memory or expiring),
