@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout,
 
 from turns import my_turn
 
+from expire_span.chance import below, draw, fields
 from expire_span.worlds import Corridor, Game, Portal, World
-from expire_span.worlds.chance import below, draw
 
 WORLDS: dict[str, World] = {
     "corridor": Corridor(),
@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
 def step_once(game: Game, state: Any) -> tuple[Any, torch.Tensor, torch.Tensor]:
     """A step with actions by chance: the next state, what is seen there, and the reward."""
     word = draw(state.key, state.steps + (state.episode << 16) + 12345)
-    outcome = game.step(state, below(word, 32, len(game.world.actions)))
+    outcome = game.step(state, below(fields(word, 32)[0], len(game.world.actions), 32))
     return outcome.state, game.observe(outcome.state), outcome.reward
 
 

@@ -12,13 +12,14 @@ PACKAGE = ROOT / "expire_span"
 
 # Each room, and the rooms it may import from besides itself.
 MAY_IMPORT = {
+    "chance": set(),
     "model.ops": set(),
     "model.memory": {"model.ops"},
     "model": {"model.ops", "model.memory"},
-    "tasks": set(),
-    "worlds": set(),
+    "tasks": {"chance"},
+    "worlds": {"chance"},
     "training": {"tasks", "model", "model.ops", "model.memory"},
-    "agent": {"worlds", "model", "model.ops", "model.memory", "training"},
+    "agent": {"chance", "worlds", "model", "model.ops", "model.memory", "training"},
     "experiments": {"tasks", "model", "model.memory", "training"},
     "analysis": {"tasks", "worlds", "model", "model.memory", "training", "agent", "experiments"},
     "serve": {"tasks", "analysis"},

@@ -11,7 +11,7 @@ import tyro
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
 from expire_span.agent.run import is_agent, load_agent, load_agent_experiment, train_agent
-from expire_span.agent.sweep import SEEDS, draw_sweep, run_sweep, sweep_experiments
+from expire_span.agent.sweep import PRICES, SEEDS, draw_sweep, run_sweep, sweep_experiments
 from expire_span.agent.trainer import evaluate_agent
 from expire_span.agent.watch import animate, record_episode
 from expire_span.training.folder import EXPERIMENT_FILE
@@ -127,11 +127,10 @@ def sweep(
     scale: Scale = "single",
     windows: tuple[int, ...] | None = None,
     seeds: tuple[int, ...] = SEEDS,
-    prices: tuple[float, ...] | None = None,
-    targets: tuple[float, ...] | None = None,
+    prices: tuple[float, ...] = PRICES,
     side_by_side: int = 4,
 ) -> None:
-    """Train windows of many sizes and Expire-Span with prices or targets and seeds; draw them all.
+    """Train windows of many sizes and Expire-Span with some prices and seeds; draw them all.
 
     Args:
         name: which experiment.
@@ -140,10 +139,9 @@ def sweep(
         windows: sizes of Transformer-XL's memory.
         seeds: of Expire-Span.
         prices: penalties of Expire-Span, as multiples of the experiment's own.
-        targets: live memories that Expire-Span aims for.
         side_by_side: runs that share the device.
     """
-    experiments = sweep_experiments(name, scale, windows, seeds, prices, targets)
+    experiments = sweep_experiments(name, scale, windows, seeds, prices)
     run_sweep(experiments, out, side_by_side=side_by_side)
     draw_sweep(out, out / "performance.png")
     print(out / "performance.png")

@@ -6,6 +6,7 @@ On a GPU forward and backward are replayed as one CUDA graph; clipping and optim
 Shapes: B rows, T steps of a block.
 """
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
@@ -17,6 +18,7 @@ from expire_span.agent.loss import ActorCritic, actor_critic_loss
 from expire_span.agent.rollout import Block
 from expire_span.model.memory import LayerMemory, Memory
 from expire_span.model.transformer import Transformer
+from expire_span.training.optim import parameter_groups
 from expire_span.training.schedule import RateSchedule
 
 
@@ -49,12 +51,7 @@ class AgentOptimizer:
 
 def build_optimizer(model: Transformer, config: AgentOptimizer) -> torch.optim.Optimizer:
     """An optimiser over all parameters; each group's `scale` multiplies the rate of the moment."""
-    keepers = {p for layer in model.stack() for p in layer.keeper.parameters()}
-    named = (
-        (1.0, [p for p in model.parameters() if p not in keepers]),
-        (config.span_rate, [p for p in model.parameters() if p in keepers]),
-    )
-    groups = [{"params": some, "scale": scale} for scale, some in named if some]
+    groups = parameter_groups(model, config.span_rate)
     if config.method == "rmsprop":
         return torch.optim.RMSprop(groups, lr=config.rate, alpha=0.97, eps=1e-6)
     return torch.optim.Adam(groups, lr=config.rate, fused=model.positions.is_cuda)
@@ -103,7 +100,7 @@ class Learner:
         self.optimizer = build_optimizer(model, optimizer)
         self._model = model
         self._settings = settings
-        self._clip = float("inf") if optimizer.clip is None else optimizer.clip
+        self._largest = math.inf if optimizer.clip is None else optimizer.clip
         self._replay: _Replay | None = None
 
     def learn(self, block: Block, memory: Memory, weight: float | Tensor) -> Lesson:
@@ -116,7 +113,7 @@ class Learner:
         else:
             lesson = read_again(self._model, block, memory, given, self._settings)
             lesson.objective.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
+        norm = _clip(list(self._model.parameters()), self._largest)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self._model.clamp_parameters()
@@ -163,6 +160,19 @@ class _Replay:
             parts={name: part.clone() for name, part in lesson.parts.items()},
             memory=replace(lesson.memory, clock=memory.clock + steps),
         )
+
+
+def _clip(parameters: list[torch.nn.Parameter], largest: float) -> Tensor:
+    """Scale gradients down to that norm, and to nothing if it is not finite; returns what it was.
+
+    Nothing here waits for the device, so a fault is reported later; weights stay sound meanwhile.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    for gradient in gradients:
+        gradient.masked_fill_(~torch.isfinite(norm), 0)
+    torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm.nan_to_num(0, 0))
+    return norm
 
 
 def _tensors(block: Block) -> dict[str, Tensor]:

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from expire_span.agent.ports import Decision
 from expire_span.agent.tally import Tally
+from expire_span.chance import draw, row_keys, unit
 from expire_span.model.memory import Memory
 from expire_span.model.memory.state import State
 from expire_span.model.transformer import Transformer
 from expire_span.worlds import Game
-from expire_span.worlds.chance import draw, row_keys, seeds_of, unit
 
-_PURPOSE = 2  # sets the chance of actions apart from chance in worlds
+_PURPOSE = 2  # sets the chance of actions apart from that of worlds and oracles
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Situation(State):
 
     world: Any  # the world's state, a dataclass of tensors [B, ...]
     fresh: Tensor  # bool [B], whether the next step is the first of an episode
-    key: Tensor  # int64 [B, 2], chance of the actions
+    key: Tensor  # int64 [B], chance of the actions
     time: Tensor  # int64 [], steps made so far: the counter of that chance
 
     def tensors(self) -> dict[str, Tensor]:
@@ -60,11 +60,10 @@ class Block:
 
 def begin(game: Game, batch: int, seed: int) -> Situation:
     """The first steps of `batch` rows are still to be made."""
-    rows = torch.arange(batch, device=game.device)
     return Situation(
         world=game.start(batch, seed),
-        fresh=torch.ones_like(rows, dtype=torch.bool),
-        key=row_keys(seeds_of(seed, batch, game.device), rows, _PURPOSE),
+        fresh=torch.ones(batch, dtype=torch.bool, device=game.device),
+        key=row_keys(seed, batch, _PURPOSE, game.device),
         time=torch.zeros((), dtype=torch.int64, device=game.device),
     )
 
@@ -73,7 +72,7 @@ def choose(decision: Decision, key: Tensor, time: Tensor) -> tuple[Tensor, Tenso
     """Actions [B] by chance, and their log-probabilities [B]."""
     log_probs = decision.logits.log_softmax(dim=-1)
     edges = log_probs.exp().cumsum(dim=-1)[:, :-1]
-    chance = unit(draw(key, time.expand(len(key))))
+    chance = unit(draw(key, time))
     actions = (chance[:, None] >= edges).sum(dim=-1)
     return actions, log_prob_of(log_probs, actions)
 

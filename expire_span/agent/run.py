@@ -20,12 +20,17 @@ from expire_span.agent.trainer import AgentTrainer, evaluate_agent
 from expire_span.model.transformer import Transformer
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.checkpoint import Checkpoint, Shard, join
-from expire_span.training.disk import make_folder
 from expire_span.training.distributed import ALONE, take_device
-from expire_span.training.folder import CHECKPOINTS, EXPERIMENT_FILE
+from expire_span.training.folder import (
+    CHECKPOINTS,
+    EXPERIMENT_FILE,
+    check_folder,
+    write_settings,
+)
+from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption
 from expire_span.training.log import MetricLog
-from expire_span.training.records import KNOWN, differences, from_record, save_experiment, to_record
+from expire_span.training.records import KNOWN, check_same, read_experiment, to_record
 from expire_span.training.release import load_weights
 from expire_span.training.saver import Saver
 from expire_span.training.spans import SpanWatch
@@ -38,7 +43,7 @@ AGENT_KINDS: dict[str, type] = {
     **{kind.__name__: kind for kind in (AgentExperiment, AgentOptimizer, ActorCritic)},
 }
 # Settings that say how a run is watched and where it runs, not what its next update is.
-FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation_rows", "steps")
+FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation_rows")
 SHARED = ("model", "optimizer", "control")
 OWN = ("memory", "situation", "tally", "means")
 
@@ -52,7 +57,11 @@ def train_agent(
 
 
 def train_side_by_side(
-    wanted: Sequence[tuple[AgentExperiment, Path]], *, resume: bool = False, progress: bool = True
+    wanted: Sequence[tuple[AgentExperiment, Path]],
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    title: str | None = None,
 ) -> list[dict[str, float]]:
     """Run several experiments in turn, an update each; on a GPU they share it, each in a stream.
 
@@ -62,10 +71,16 @@ def train_side_by_side(
         wanted: experiments, each with its run's own folder.
         resume: go on from the newest checkpoints; without this, folders with a run are refused.
         progress: whether to show a bar.
+        title: what the bar says of it all.
+
+    Raises:
+        Stopped: on Ctrl-C or SIGTERM, once everything is saved.
+        NotFinite: if a gradient is; no update was made with it.
+        OSError: if a checkpoint cannot be written; the one before it is still there.
     """
     runs = [AgentRun(experiment, folder, resume) for experiment, folder in wanted]
     left = sum(run.left for run in runs)
-    bar = tqdm(total=left, unit="update", disable=not progress)
+    bar = tqdm(total=left, unit="update", desc=title, disable=not progress)
     with ExitStack() as opened:
         opened.enter_context(bar)
         interruption = opened.enter_context(Interruption())
@@ -77,12 +92,18 @@ def train_side_by_side(
                     run.advance()
                     bar.update()
                     bar.set_postfix(run.told, refresh=False)
-            if interruption.wanted:
-                for run in runs:
-                    run.save()
-                    run.saver.wait()
+            if interruption.wanted or any(run.saver.failed() for run in runs):
+                _save_all(runs)
                 raise interruption.stopped(runs[0].trainer.step, runs[0].folder)
     return [run.judge() for run in runs]
+
+
+def _save_all(runs: Sequence["AgentRun"]) -> None:
+    """Save every run; one whose last save has failed comes after the others, and raises that."""
+    for run in sorted(runs, key=lambda run: run.saver.failed()):
+        run.save()
+    for run in runs:
+        run.saver.wait()
 
 
 class AgentRun:
@@ -118,15 +139,19 @@ class AgentRun:
         experiment = self.trainer.experiment
         with self._own_stream():
             self.trainer.update()
-            if self._due(experiment.log_every):
-                self._report()
-            if self._due(experiment.save_every):
-                self.save()
+            try:
+                if self._due(experiment.log_every):
+                    self._report()
+                if self._due(experiment.save_every):
+                    self.save()
+            except NotFinite as error:
+                raise NotFinite(f"{error} {self.saver.last_good()}") from error
 
     def save(self) -> None:
         """Write a checkpoint, by and by."""
         trainer = self.trainer
         with self._own_stream():
+            trainer.check()
             parts = trainer.tensors()
             values = {"experiment": to_record(trainer.experiment), **trainer.values()}
             shared = Shard(join({part: parts[part] for part in SHARED}), values)
@@ -188,49 +213,20 @@ def load_agent(folder: Path, device: str = "auto") -> tuple[AgentExperiment, Tra
 
 def load_agent_experiment(folder: Path) -> AgentExperiment:
     """The experiment of a run."""
-    path = folder / EXPERIMENT_FILE
-    try:
-        experiment = from_record(json.loads(path.read_text()), AGENT_KINDS)
-    except FileNotFoundError:
-        raise ValueError(f"{folder} is not a run: it has no {path.name}.") from None
-    except (json.JSONDecodeError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read as an experiment: {error}") from error
-    if not isinstance(experiment, AgentExperiment):
-        raise ValueError(f"{folder} is not a run of an agent.")
-    return experiment
+    return read_experiment(folder / EXPERIMENT_FILE, AgentExperiment, AGENT_KINDS)
 
 
 def _open(experiment: AgentExperiment, folder: Path, resume: bool) -> AgentTrainer:
     """A trainer at its first step, or where the newest checkpoint left it."""
-    begun = (folder / EXPERIMENT_FILE).exists()
-    if resume and not begun:
-        raise ValueError(f"{folder} holds no run that could be resumed: check the folder.")
-    if begun and not resume:
-        raise ValueError(
-            f"{folder} already holds a run: resume it, or choose another folder for this one."
-        )
+    check_folder(folder, resume)
     trainer = AgentTrainer(experiment, take_device(experiment.device))
     newest = checkpoints.latest(folder / CHECKPOINTS)
     if newest is not None:
         saved = checkpoints.load(newest)
         assert saved.shared is not None
-        _check_same(experiment, saved.shared.values["experiment"])
+        check_same(saved.shared.values["experiment"], experiment, FREE_ON_RESUME)
         parts = {part: saved.shared.part(part) for part in SHARED}
         parts |= {part: saved.own.part(part) for part in OWN}
         trainer.restore(parts, saved.shared.values)
-    make_folder(folder)
-    save_experiment(experiment, folder / EXPERIMENT_FILE)  # type: ignore[arg-type]
+    write_settings(experiment, folder)
     return trainer
-
-
-def _check_same(experiment: AgentExperiment, saved: dict[str, object]) -> None:
-    free: tuple[str, ...] = FREE_ON_RESUME
-    if experiment.optimizer.schedule.decay != "constant":
-        free = tuple(name for name in free if name != "steps")  # a cosine would change its course
-    given = json.loads(json.dumps(to_record(experiment)))
-    changed = [name for name in differences(saved, given) if not name.startswith(free)]
-    if changed:
-        raise ValueError(
-            f"The checkpoint is of another experiment: resume it with its own settings; these "
-            f"differ: {', '.join(changed)}."
-        )

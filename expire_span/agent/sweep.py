@@ -20,15 +20,19 @@ from matplotlib.axes import Axes
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
 from expire_span.agent.run import RESULT_FILE, load_agent_experiment, train_side_by_side
-from expire_span.model.memory import ExpireSpan, FixedSpan
+from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
 from expire_span.training.folder import EXPERIMENT_FILE
+from expire_span.training.interruption import Stopped
 from expire_span.worlds import Corridor, Portal, World
 from expire_span.worlds.oracles import PortalMemory, corridor_bound, play
 
 WINDOWS = {"corridor": (16, 32, 50, 75, 100, 200), "portal": (16, 32, 48, 64, 80, 100)}
 SEEDS = (0, 1, 2)
 PRICES = (0.2, 1.0, 5.0)  # multiples of the experiment's own penalty
-TARGETS = (20.0, 30.0, 50.0)  # live memories, where the experiment aims for some
+STYLES = {
+    FixedSpan: ("s", "#0072b2", "Transformer-XL, by its window"),
+    ExpireSpan: ("o", "#d55e00", "Expire-Span"),
+}
 BOUND_ROWS = 256  # episodes by which a bound without a formula is found
 
 
@@ -37,7 +41,7 @@ class Point:
     """One finished run."""
 
     name: str
-    kind: str
+    memory: AnyMemory
     live: float
     performance: float
 
@@ -47,32 +51,30 @@ def sweep_experiments(
     scale: Scale,
     windows: Sequence[int] | None = None,
     seeds: Sequence[int] = SEEDS,
-    prices: Sequence[float] | None = None,
-    targets: Sequence[float] | None = None,
+    prices: Sequence[float] = PRICES,
 ) -> dict[str, AgentExperiment]:
-    """The runs of a sweep by name: a window of each size, and Expire-Span with each seed.
+    """The runs of a sweep by name: a window of each size, and each price of memory with each seed.
 
-    Expire-Span's runs differ in what they aim for, if the experiment aims for some number of live
-    memories, and else in the price of memory; either can be asked for.
+    Args:
+        name: which experiment.
+        scale: smoke, single or paper.
+        windows: sizes of Transformer-XL's memory; the experiment's own if left out.
+        seeds: of Expire-Span.
+        prices: penalties of Expire-Span, as multiples of the experiment's own.
     """
-    base = AGENT_EXPERIMENTS[name](scale)
-    aims = base.penalty.target_live is not None
-    windows = WINDOWS[name] if windows is None else windows
-    prices = (() if aims else PRICES) if prices is None else prices
-    targets = (TARGETS if aims else ()) if targets is None else targets
+    experiment = AGENT_EXPERIMENTS[name]
+    base = experiment(scale)
     policy = base.model.memory
     assert isinstance(policy, ExpireSpan)
 
-    def expiring(price: float, target: float | None, seed: int) -> AgentExperiment:
+    def expiring(price: float, seed: int) -> AgentExperiment:
         memory = replace(policy, penalty=price * policy.penalty)
-        penalty = replace(base.penalty, target_live=target)
-        model = replace(base.model, memory=memory)
-        return replace(base, model=model, penalty=penalty, seed=seed)
+        return replace(base, model=replace(base.model, memory=memory), seed=seed)
 
+    sizes = WINDOWS[name] if windows is None else windows
     return {
-        **{f"window-{n}": AGENT_EXPERIMENTS[name](scale, FixedSpan(n)) for n in windows},
-        **{f"price-{x:g}-seed-{n}": expiring(x, None, n) for x in prices for n in seeds},
-        **{f"target-{x:g}-seed-{n}": expiring(1.0, x, n) for x in targets for n in seeds},
+        **{f"window-{n}": experiment(scale, FixedSpan(n)) for n in sizes},
+        **{f"price-{x:g}-seed-{n}": expiring(x, n) for x in prices for n in seeds},
     }
 
 
@@ -83,15 +85,23 @@ def run_sweep(
     side_by_side: int = 4,
     progress: bool = True,
 ) -> None:
-    """Make all runs that are not done yet, some at a time."""
+    """Make all runs that are not done yet, some at a time; those that had begun go on first."""
     waiting = [name for name in experiments if not (folder / name / RESULT_FILE).exists()]
     begun = [name for name in waiting if (folder / name / EXPERIMENT_FILE).exists()]
     fresh = [name for name in waiting if name not in begun]
+    done = len(experiments) - len(waiting)
     for names, resume in ((begun, True), (fresh, False)):
         for first in range(0, len(names), side_by_side):
             some = names[first : first + side_by_side]
             wanted = [(experiments[name], folder / name) for name in some]
-            train_side_by_side(wanted, resume=resume, progress=progress)
+            title = f"{done} of {len(experiments)} runs done, {len(some)} under way"
+            try:
+                train_side_by_side(wanted, resume=resume, progress=progress, title=title)
+            except Stopped as stop:
+                raise stop.saying(
+                    f"stopped with {title}; everything is saved, the same command goes on"
+                ) from None
+            done += len(some)
 
 
 def read_sweep(folder: Path) -> tuple[World, list[Point]]:
@@ -103,9 +113,9 @@ def read_sweep(folder: Path) -> tuple[World, list[Point]]:
     for path in results:
         experiment, result = load_agent_experiment(path.parent), json.loads(path.read_text())
         worlds.append(experiment.world)
-        kind = type(experiment.model.memory).__name__
         performance = result[experiment.world.metric]
-        points.append(Point(path.parent.name, kind, result["live"], performance))
+        memory = experiment.model.memory
+        points.append(Point(path.parent.name, memory, result["live"], performance))
     if any(world != worlds[0] for world in worlds):
         raise ValueError(f"The runs in {folder} are of different worlds: draw them apart.")
     return worlds[0], points
@@ -116,24 +126,32 @@ def draw_sweep(folder: Path, path: Path) -> None:
     world, points = read_sweep(folder)
     figure, axes = plt.subplots(figsize=(6, 4.5), layout="constrained")
     _draw_bounds(axes, world)
-    styles = {"FixedSpan": ("s", "#0072b2", "Transformer-XL"), "ExpireSpan": ("o", "#d55e00", "")}
-    for kind, (marker, colour, label) in styles.items():
-        mine = [point for point in points if point.kind == kind]
-        axes.scatter(
-            [point.live for point in mine],
-            [point.performance for point in mine],
-            marker=marker,
-            color=colour,
-            label=label or "Expire-Span",
-            zorder=3,
-        )
+    for kind, (marker, colour, label) in STYLES.items():
+        mine = [point for point in points if isinstance(point.memory, kind)]
+        live, reached = [one.live for one in mine], [one.performance for one in mine]
+        if mine:
+            axes.scatter(live, reached, marker=marker, color=colour, label=label, zorder=3)
+    _name_windows(axes, points)
+    ramps = {point.memory.ramp for point in points if isinstance(point.memory, ExpireSpan)}
+    for ramp in ramps:
+        axes.axvline(ramp, c="grey", linewidth=1, linestyle="-.", label="all spans 0: the ramp")
     axes.set_xlabel("live memories per layer")
     axes.set_ylabel(world.metric)
+    axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def _name_windows(axes: Axes, points: Sequence[Point]) -> None:
+    """The size of each window beside its point."""
+    for point in points:
+        if isinstance(point.memory, FixedSpan):
+            place = (point.live, point.performance)
+            text, beside = str(point.memory.span), (5, -10)
+            axes.annotate(text, place, beside, textcoords="offset points", fontsize=8)
 
 
 def _draw_bounds(axes: Axes, world: World) -> None:

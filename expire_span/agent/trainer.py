@@ -19,6 +19,7 @@ from expire_span.agent.tally import Tally
 from expire_span.model.memory import Memory
 from expire_span.model.transformer import MemoryStats, Transformer
 from expire_span.training.control import PenaltyControl
+from expire_span.training.guard import NotFinite
 from expire_span.training.metrics import Means, memory_metrics
 from expire_span.training.optim import load_optimizer, optimizer_tensors, set_rates
 from expire_span.worlds import Game, World
@@ -60,8 +61,18 @@ class AgentTrainer:
         self.step += 1
         self.means.add(**lesson.parts)
 
+    def check(self) -> None:
+        """Raise `NotFinite` if some gradient since the last report was not finite."""
+        norm = self.means.tensors().get("gradient_norm")
+        if norm is not None and not torch.isfinite(norm):
+            raise NotFinite(
+                f"A gradient was not finite in one of the updates before step {self.step}; no "
+                "weight was changed by it."
+            )
+
     def report(self) -> dict[str, float]:
         """Metrics since the last report; then begin to count anew."""
+        self.check()
         means = self.means.take()
         played = self.tally.read(self.game)
         self.tally = Tally.empty(self.game)

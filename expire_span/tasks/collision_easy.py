@@ -23,9 +23,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from expire_span.chance import below, fields, hashed
 from expire_span.tasks.base import ErrorRate, Task
 from expire_span.tasks.batch import Batch
-from expire_span.tasks.chance import below, fields, hashed
 from expire_span.tasks.particles import (
     GRID,
     QUADRANTS,

@@ -22,8 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from expire_span.chance import BITS, fields, hashed
 from expire_span.tasks.batch import Batch
-from expire_span.tasks.chance import BITS, fields, hashed
 from expire_span.tasks.stream import Split, Stream, split_number
 
 GRID = 16

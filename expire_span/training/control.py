@@ -58,7 +58,7 @@ class PenaltyControl:
         self._schedule = schedule
         self._filled = -(-getattr(memory, "max_span", 0) // block)
         self.opened: int | None = None
-        self._paused = False  # in the coming update, as `weight` was told
+        self._yields = False  # in the coming update, as `weight` was told
         # The weight's argument, the sum, the log of live memory, the error's pace, the steps seen.
         self._state = torch.zeros(5, dtype=torch.float64, device=device)
         if schedule.target_live is not None:
@@ -76,10 +76,13 @@ class PenaltyControl:
         """
         if self.opened is None and self._schedule.opens(step, metric, higher_is_better):
             self.opened = step
-        self._paused = self._schedule.pauses(metric, higher_is_better)
-        factor = 0.0 if self._paused else self._schedule.factor(step, self.opened)
+        self._yields = self._schedule.yields(metric, higher_is_better)
+        factor = self._schedule.factor(step, self.opened)
         if self._schedule.target_live is None:
-            return torch.full((), factor, device=self._state.device)
+            signed = -factor if self._yields else factor
+            return torch.full((), signed, device=self._state.device)
+        if self._yields:
+            factor = 0.0
         return factor * torch.sinh(self._state[0]).float()
 
     def observe(self, step: int, live: Tensor) -> None:
@@ -87,7 +90,7 @@ class PenaltyControl:
         target = self._schedule.target_live
         if target is None or self.opened is None or step < max(self.opened, self._filled):
             return
-        if self._paused:
+        if self._yields:
             return  # what live memory does now is not the controller's doing
         _, total, before, pace, seen = self._state.unbind()
         now = live.detach().double().clamp(min=1e-3).log()

@@ -9,6 +9,7 @@ wandb-id               under which Weights & Biases knows the run, if it does
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from expire_span.model.transformer import Transformer
 from expire_span.training import checkpoint as checkpoints
@@ -24,8 +25,8 @@ from expire_span.training.trainer import Trainer
 EVALUATION = "evaluation"
 
 
-def open_run(experiment: Experiment, folder: Path, resume: bool, ranks: Ranks) -> Trainer:
-    """A trainer at its first step, or where the newest checkpoint left it."""
+def check_folder(folder: Path, resume: bool) -> None:
+    """Refuse a folder in which no run can begin, or go on."""
     if (folder / WEIGHTS_FILE).exists():
         raise ValueError(f"{folder} holds a released model, no run: choose another folder.")
     begun = (folder / EXPERIMENT_FILE).exists()
@@ -36,6 +37,11 @@ def open_run(experiment: Experiment, folder: Path, resume: bool, ranks: Ranks) -
             f"{folder} already holds a run: pass --resume to go on with it, or choose another "
             "folder with --out."
         )
+
+
+def open_run(experiment: Experiment, folder: Path, resume: bool, ranks: Ranks) -> Trainer:
+    """A trainer at its first step, or where the newest checkpoint left it."""
+    check_folder(folder, resume)
     if experiment.tracker != "none":
         tracker_library(experiment.tracker)  # better now than when the run has begun
     newest = checkpoints.latest(folder / CHECKPOINTS)
@@ -46,7 +52,7 @@ def open_run(experiment: Experiment, folder: Path, resume: bool, ranks: Ranks) -
     return trainer
 
 
-def write_settings(experiment: Experiment, folder: Path) -> None:
+def write_settings(experiment: Any, folder: Path) -> None:
     """Make the folder a run's."""
     make_folder(folder)
     save_experiment(experiment, folder / EXPERIMENT_FILE)

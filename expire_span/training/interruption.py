@@ -13,7 +13,12 @@ class Stopped(KeyboardInterrupt):
 
     def __init__(self, message: str, number: int = signal.SIGINT):
         super().__init__(message)
+        self.number = number
         self.exit_status = 128 + number
+
+    def saying(self, message: str) -> "Stopped":
+        """The same, in other words."""
+        return Stopped(message, self.number)
 
 
 class Interruption:

@@ -3,7 +3,7 @@
 Shapes: P parameters that have a gradient.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -19,23 +19,28 @@ def build_optimizer(model: Transformer, config: OptimizerConfig) -> torch.optim.
 
     The fused one can be told by the device itself to leave everything as it is.
     """
-    keepers = {p for layer in model.stack() for p in layer.keeper.parameters()}
-    matrices = _matrices(model) - keepers if config.method == "muon" else set()
-    others = [p for p in model.parameters() if p not in keepers | matrices]
-    groups: list[dict[str, Any]] = [{"params": others, "scale": 1.0}]
-    if keepers:
-        spans = [p for p in model.parameters() if p in keepers]
-        groups.append({"params": spans, "scale": config.span_rate})
-    if matrices:
-        turned = [p for p in model.parameters() if p in matrices]
-        groups.append({"params": turned, "scale": 1.0, ORTHOGONAL: True})
-    build = Muon if config.method == "muon" else torch.optim.Adam
-    return build(groups, lr=config.rate, betas=(config.beta1, config.beta2), fused=True)
+    betas = (config.beta1, config.beta2)
+    if config.method == "adam":
+        groups = parameter_groups(model, config.span_rate)
+        return torch.optim.Adam(groups, lr=config.rate, betas=betas, fused=True)
+    matrices = {p for layer in model.stack() for p in layer.parameters() if p.ndim == 2}
+    groups = parameter_groups(model, config.span_rate, matrices)
+    return Muon(groups, lr=config.rate, betas=betas, fused=True)
 
 
-def _matrices(model: Transformer) -> set[nn.Parameter]:
-    """What multiplies states inside the layers: no embeddings, positions, biases or norms."""
-    return {p for layer in model.stack() for p in layer.parameters() if p.ndim == 2}
+def parameter_groups(
+    model: Transformer, span_rate: float, matrices: Collection[nn.Parameter] = ()
+) -> list[dict[str, Any]]:
+    """Parameters that learn spans and those that Muon shall update, apart from all others."""
+    spans = {p for layer in model.stack() for p in layer.keeper.parameters()}
+    turned = set(matrices) - spans
+    everything = list(model.parameters())
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in everything if p not in spans | turned], "scale": 1.0},
+        {"params": [p for p in everything if p in spans], "scale": span_rate},
+        {"params": [p for p in everything if p in turned], "scale": 1.0, ORTHOGONAL: True},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def gradient_norms(parameters: Iterable[nn.Parameter]) -> Tensor:

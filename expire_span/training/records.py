@@ -6,7 +6,7 @@ Only the classes listed here can come out of a file, and they hold nothing but p
 import json
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import POLICIES
@@ -30,10 +30,13 @@ KNOWN: dict[str, type] = {
 }
 
 
+Kind = TypeVar("Kind")
+
+
 def to_record(value: Any) -> Any:
-    """A dataclass as a plain dictionary with its class under `kind`; other values as they are."""
+    """A dataclass as a plain dictionary with its class under `kind`; other values as in JSON."""
     if not is_dataclass(value):
-        return value
+        return list(value) if isinstance(value, tuple) else value
     named = {f.name: to_record(getattr(value, f.name)) for f in fields(value)}
     return {"kind": type(value).__name__, **named}
 
@@ -60,15 +63,40 @@ def differences(one: Any, other: Any, name: str = "") -> list[str]:
     ]
 
 
-def save_experiment(experiment: Experiment, path: Path) -> None:
+def check_same(saved: dict[str, Any], experiment: Any, free: tuple[str, ...]) -> None:
+    """Refuse to go on from the checkpoint of another experiment.
+
+    Args:
+        saved: the record of the checkpoint's experiment.
+        experiment: of any kind that has an optimiser with a schedule.
+        free: how the names of fields begin that may differ.
+    """
+    if experiment.optimizer.schedule.decay == "constant":
+        free = (*free, "steps")  # a cosine would change its course
+    names = differences(saved, to_record(experiment))
+    changed = [name for name in names if not name.startswith(free)]
+    if changed:
+        why = " (a rate that decays depends on the number of steps)" if "steps" in changed else ""
+        raise ValueError(
+            f"The checkpoint is of another experiment: resume it with its own settings; these "
+            f"differ: {', '.join(changed)}{why}."
+        )
+
+
+def save_experiment(experiment: Any, path: Path) -> None:
     """Write an experiment as readable JSON, whole or not at all."""
     replace_text(path, json.dumps(to_record(experiment), indent=2) + "\n")
 
 
 def load_experiment(path: Path) -> Experiment:
     """Read what `save_experiment` wrote."""
+    return read_experiment(path, Experiment, KNOWN)
+
+
+def read_experiment(path: Path, kind: type[Kind], known: dict[str, type]) -> Kind:
+    """Read what `save_experiment` wrote, if that was an experiment of this kind."""
     try:
-        experiment = from_record(json.loads(path.read_text()))
+        experiment = from_record(json.loads(path.read_text()), known)
     except FileNotFoundError:
         raise ValueError(f"{path.parent} is not a run: it has no {path.name}.") from None
     except (json.JSONDecodeError, TypeError) as error:
@@ -76,6 +104,7 @@ def load_experiment(path: Path) -> Experiment:
             f"{path} cannot be read as an experiment ({error}): bring it back as it was; the "
             "shared.json of a checkpoint has the same settings under `experiment`."
         ) from error
-    if not isinstance(experiment, Experiment):
-        raise ValueError(f"{path} holds no experiment, but {type(experiment).__name__} settings.")
+    if not isinstance(experiment, kind):
+        found = type(experiment).__name__
+        raise ValueError(f"{path} holds no experiment of this kind, but {found} settings.")
     return experiment

@@ -65,7 +65,10 @@ class PenaltySchedule:
     after_metric: float | None = None
     """Wait, too, until the task's training metric has once been at least this good."""
     while_metric: float | None = None
-    """Then pause, whenever that metric is worse than this: memory shrinks as far as it can."""
+    """Wait for this, too, and then turn round whenever the metric is worse: memory is paid for
+    until the task is done well enough again, so it shrinks as far as the task allows. A pause would
+    not do: attention hardly feels that a memory fades before it is gone, so the task alone does not
+    bring spans back. With a target the penalty only pauses."""
     target_live: float | None = None
     """Live memories a layer to aim for: the weight is then adjusted until their mean is this."""
 
@@ -79,10 +82,13 @@ class PenaltySchedule:
 
     def opens(self, step: int, metric: float | None, higher_is_better: bool) -> bool:
         """Whether the penalty may begin after update `step`, the metric standing where it does."""
-        return step >= self.delay and _good_enough(metric, self.after_metric, higher_is_better)
+        wanted = (self.after_metric, self.while_metric)
+        return step >= self.delay and all(
+            _good_enough(metric, one, higher_is_better) for one in wanted
+        )
 
-    def pauses(self, metric: float | None, higher_is_better: bool) -> bool:
-        """Whether a penalty that has begun is left out, the metric standing where it does."""
+    def yields(self, metric: float | None, higher_is_better: bool) -> bool:
+        """Whether a penalty that has begun gives way, the metric standing where it does."""
         return not _good_enough(metric, self.while_metric, higher_is_better)
 
     def factor(self, step: int, opened: int | None) -> float:

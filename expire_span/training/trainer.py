@@ -38,7 +38,7 @@ from expire_span.training.optim import (
     optimizer_tensors,
     set_rates,
 )
-from expire_span.training.records import differences, to_record
+from expire_span.training.records import check_same, to_record
 from expire_span.training.replay import Pass, Replay, Work
 from expire_span.training.sources import SourceFiles
 from expire_span.training.spans import task_share
@@ -362,7 +362,7 @@ class Trainer:
         return Shard(join(parts), values)
 
     def _restore_shared(self, saved: Shard) -> None:
-        self._check_same(saved.values["experiment"])
+        check_same(saved.values["experiment"], self.experiment, FREE_ON_RESUME)
         self.sources.compare(saved.values["sources"])
         self.model.load_state_dict(saved.part("model"))
         load_optimizer(self.optimizer, self.model, saved.part("optimizer"))
@@ -383,21 +383,6 @@ class Trainer:
         torch.set_rng_state(random["cpu"])
         if self.device.type == "cuda" and "cuda" in random:
             torch.cuda.set_rng_state(random["cuda"], self.device)
-
-    def _check_same(self, saved: dict[str, object]) -> None:
-        free: tuple[str, ...] = FREE_ON_RESUME
-        if self.experiment.optimizer.schedule.decay == "constant":
-            free = (*free, "steps")  # a decay would change its course
-        names = differences(saved, to_record(self.experiment))
-        changed = [name for name in names if not name.startswith(free)]
-        if changed:
-            why = (
-                " (a rate that decays depends on the number of steps)" if "steps" in changed else ""
-            )
-            raise ValueError(
-                f"The checkpoint is of another experiment: resume it with its own settings; these "
-                f"differ: {', '.join(changed)}{why}."
-            )
 
 
 def _divide(rows: int, parts: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from expire_span.worlds.chance import below, draw
+from expire_span.chance import below, draw, fields
 from expire_span.worlds.grid import AGENT, BLOCK, COLOURS, DOOR, OBJECT, Cells, view_at, walled
 from expire_span.worlds.world import Game, Measure, World, WorldState, require_at_least
 
@@ -128,15 +128,15 @@ class CorridorGame(Game):
 
     def _begin(self, blank: WorldState) -> CorridorState:
         world = self.world
-        word = draw(blank.key, blank.episode)
-        top = torch.zeros_like(word) if world.door_sides == "fixed" else (word >> 1) & 1
+        coins, chance = fields(draw(blank.key, blank.episode), 32)
+        top = (coins >> 1) & 1 if world.door_sides == "random" else torch.zeros_like(coins)
         return CorridorState(
             **blank.tensors(),
-            length=world.shortest + below(word >> 2, 30, world.longest - world.shortest + 1),
-            cue=word & 1,
+            length=world.shortest + below(chance, world.longest - world.shortest + 1, 32),
+            cue=coins & 1,
             top=top,
-            x=torch.ones_like(word),
-            y=torch.full_like(word, world.width // 2),
+            x=torch.ones_like(coins),
+            y=torch.full_like(coins, world.width // 2),
         )
 
     def _move(self, state: Any, actions: Tensor) -> tuple[CorridorState, Tensor, Tensor]:

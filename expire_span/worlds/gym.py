@@ -23,8 +23,8 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
+from expire_span.chance import hashed
 from expire_span.worlds import WORLDS, Game, World
-from expire_span.worlds.chance import row_keys
 from expire_span.worlds.render import as_pixels, as_text
 
 RENDER_MODES = ["ansi", "rgb_array"]
@@ -178,9 +178,8 @@ def _known_mode(mode: str | None) -> str | None:
 
 
 def _keys(seeds: Sequence[int]) -> Tensor:
-    """A key for each seed, int64 [B, 2]."""
-    given = torch.tensor(list(seeds), dtype=torch.int64)
-    return row_keys(given, torch.zeros_like(given))
+    """A key for each seed, int64 [B]."""
+    return hashed(torch.tensor(list(seeds), dtype=torch.int64))
 
 
 def _drawn(seed: int | None, source: np.random.Generator) -> int:

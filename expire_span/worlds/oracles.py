@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from expire_span.worlds.chance import below, draw, row_keys, seeds_of
+from expire_span.chance import below, draw, fields, row_keys
 from expire_span.worlds.corridor import Corridor
 from expire_span.worlds.grid import COLOURS, DOOR, MOVES, OBJECT
 from expire_span.worlds.portal import Portal
@@ -25,7 +25,7 @@ RED, BLUE = range(len(COLOURS))
 UNKNOWN = -1
 LONG_AGO = -(10**9)
 
-_PURPOSE = 1  # sets chance of policies apart from chance in worlds
+_PURPOSE = 1  # sets chance of policies apart from that of worlds
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Sight:
     time: int
     """Steps since the first, the same in all rows."""
     chance: Tensor
-    """int64 [B], a 32-bit word that differs from step to step."""
+    """int64 [B], 64 random bits that differ from step to step."""
     hidden: Any
     """The world's state, for those that are told."""
 
@@ -72,14 +72,12 @@ class Episodes:
 def play(game: Game, oracle: Oracle, batch: int, seed: int = 0) -> Episodes:
     """Play one whole episode in each of `batch` rows."""
     device = game.device
-    rows = torch.arange(batch, device=device)
-    key = row_keys(seeds_of(seed, batch, device), rows, _PURPOSE)
+    key = row_keys(seed, batch, _PURPOSE, device)
     state, notes = game.start(batch, seed), oracle.start(batch, device)
     fresh = torch.ones(batch, dtype=torch.bool, device=device)
     last, over = state, ~fresh
     for time in range(game.world.limit):
-        chance = draw(key, torch.full_like(rows, time))
-        sight = Sight(game.observe(state), fresh, time, chance, state)
+        sight = Sight(game.observe(state), fresh, time, draw(key, time), state)
         actions, notes = oracle.act(sight, notes)
         outcome = game.step(state, actions)
         last = last.where(over, outcome.last)
@@ -100,7 +98,7 @@ class Uniform(Oracle):
 
     def act(self, sight: Sight, notes: None) -> tuple[Tensor, None]:
         """Any."""
-        return below(sight.chance, 32, self.actions), None
+        return below(fields(sight.chance)[0], self.actions), None
 
 
 # Corridor -----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from expire_span.worlds.chance import draw
+from expire_span.chance import draw
 from expire_span.worlds.grid import AGENT, BLOCK, COLOURS, DOOR, Cells, view_at, walled
 from expire_span.worlds.world import Game, Measure, World, WorldState, require_at_least
 
@@ -108,11 +108,6 @@ class PortalGame(Game):
 
     world: Portal
 
-    def __init__(self, world: Portal, device: torch.device | str):
-        super().__init__(world, device)
-        masks = 2 if world.shuffle else 1  # each of a low and a high word
-        self._counters = torch.arange(2 * masks, device=self.device).view(2, masks, 1)
-
     def map(self, state: Any, row: int) -> Cells:
         """The cells of the room that one row's agent is in."""
         room = int(state.room[row])
@@ -139,15 +134,14 @@ class PortalGame(Game):
     def _begin(self, blank: WorldState) -> PortalState:
         none = torch.zeros_like(blank.episode)
         x, y = self.world.entrance
-        coins = self._coins(blank)
         return PortalState(
             **blank.tensors(),
             x=none + x,
             y=none + y,
             room=none,
             furthest=none,
-            red_right=coins[0],
-            red_left=coins[1] if self.world.shuffle else none + self._every_room(),
+            red_right=self._coins(blank, 0),
+            red_left=self._coins(blank, 1) if self.world.shuffle else none + self._every_room(),
             mistakes=none,
             twice=none.bool(),
         )
@@ -159,10 +153,11 @@ class PortalGame(Game):
         x, y = state.x + self._dx[actions], state.y + self._dy[actions]
         leftwards = x <= 0
         at_door = (leftwards | (x >= edge)) & (y == middle)
-        took_red = ((state.red_left >> state.room) & 1) == leftwards
-        right = at_door & (took_red == ((state.red_right >> state.room) & 1))
+        here = 1 << state.room  # the room's bit in every mask
+        took_red = leftwards == ((state.red_left & here) > 0) if world.shuffle else leftwards
+        right = at_door & (took_red == ((state.red_right & here) > 0))
         wrong = at_door & ~right
-        twice = wrong & (((state.mistakes >> state.room) & 1) == 1)
+        twice = wrong & ((state.mistakes & here) > 0)
 
         onwards = state.room + 1
         room = torch.where(right, onwards, state.room).masked_fill(wrong, 0)
@@ -173,7 +168,7 @@ class PortalGame(Game):
             y=y.clamp(1, edge - 1).masked_fill(at_door, enter_y),
             room=room,
             furthest=torch.maximum(state.furthest, room),
-            mistakes=state.mistakes | (wrong.long() << state.room),
+            mistakes=state.mistakes | (wrong * here),
             twice=twice,
         )
         reward = world.prize * (onwards * paid)
@@ -197,11 +192,8 @@ class PortalGame(Game):
 
     def _view(self, state: Any) -> Tensor:
         side = self.world.size - 2
-        place = (state.y - 1) * side + (state.x - 1)
-        if not self.world.shuffle:
-            place = place + side * side
-        else:
-            place = place + ((state.red_left >> state.room) & 1) * (side * side)
+        red_left = (state.red_left >> state.room) & 1 if self.world.shuffle else 1
+        place = state.y * side + (state.x + (red_left * side * side - side - 1))
         return place * self.world.rooms + state.room
 
     def _with_room(self, view: Tensor, room: int) -> Tensor:
@@ -223,10 +215,9 @@ class PortalGame(Game):
             cells[size // 2][-1] = frozenset({DOOR, right})
         return cells
 
-    def _coins(self, blank: WorldState) -> Tensor:
-        """Masks with a fair bit for each room, as many as the world needs: int64 [1 or 2, B]."""
-        low, high = draw(blank.key, blank.episode * 4 + self._counters)
-        return (low | (high << 32)) & self._every_room()
+    def _coins(self, blank: WorldState, mask: int) -> Tensor:
+        """A fair bit for each room, int64 [B]; the two masks of an episode are numbered."""
+        return draw(blank.key, 2 * blank.episode + mask) & self._every_room()
 
     def _every_room(self) -> int:
         return (1 << self.world.rooms) - 1

@@ -18,17 +18,18 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from expire_span.worlds.chance import row_keys, seeds_of
+from expire_span.chance import row_keys
 from expire_span.worlds.grid import DX, DY, MOVES, STAY, Cells, turned
 
 REWARDED = "rewarded"
+PURPOSE = 0  # sets chance of worlds apart from that of those who act in them
 
 
 @dataclass(frozen=True)
 class WorldState:
-    """Where every row stands; each field begins with the axis B, and worlds add their own."""
+    """Where every row stands; each field is a tensor [B], and worlds add their own."""
 
-    key: Tensor  # int64 [B, 2]: all that chance decides in a row follows from it and the counters
+    key: Tensor  # int64 [B]: all that chance decides in a row follows from it and the counters
     episode: Tensor  # int64 [B], number of the episode in its row, from 0
     steps: Tensor  # int64 [B], made in this episode
     total: Tensor  # float32 [B], reward of this episode so far
@@ -166,11 +167,10 @@ class Game(ABC):
     def start(self, batch: int, seed: int = 0) -> Any:
         """The first states of `batch` rows; row b is the same whatever the batch."""
         require_at_least(1, batch=batch)
-        rows = torch.arange(batch, device=self.device)
-        return self.start_keys(row_keys(seeds_of(seed, batch, self.device), rows))
+        return self.start_keys(row_keys(seed, batch, PURPOSE, self.device))
 
     def start_keys(self, key: Tensor) -> Any:
-        """The first states of rows with these keys, int64 [B, 2]."""
+        """The first states of rows with these keys, int64 [B]."""
         none = torch.zeros(len(key), dtype=torch.int64, device=key.device)
         blank = WorldState(
             key=key,
@@ -229,7 +229,7 @@ class Game(ABC):
         index = self._view(state)
         if self.world.turning_view:
             index = index * len(MOVES) + state.heading
-        seen = self._table.index_select(0, index).view(-1, 3, 3, len(self.world.words))
+        seen = self._table.index_select(0, index).unflatten(1, (3, 3, -1))
         return self._with_feedback(seen, state)
 
     def measure(self, last: Any) -> dict[str, Measure]:
@@ -270,8 +270,8 @@ class Game(ABC):
     def _with_feedback(self, seen: Tensor, state: Any) -> Tensor:
         """Mark on the agent's cell what was done and whether it paid, if that is shown."""
         world = self.world
-        begin = len(world.things)
         if world.show_action:
+            begin = len(world.things)
             names = torch.arange(len(world.actions), device=self.device)
             done = (state.action[:, None] == names).to(torch.uint8)
             seen[:, 1, 1, begin : begin + len(world.actions)] = done
@@ -306,4 +306,4 @@ def require_at_least(least: int, **values: int) -> None:
 def _where(mask: Tensor, mine: Tensor, other: Tensor) -> Tensor:
     if mine is other:
         return mine
-    return torch.where(mask if mine.ndim == 1 else mask[:, None], mine, other)
+    return torch.where(mask, mine, other)

@@ -20,7 +20,10 @@ from expire_span.agent.run import (
     train_side_by_side,
 )
 from expire_span.agent.trainer import AgentTrainer
+from expire_span.training import checkpoint as checkpoints
+from expire_span.training.guard import NotFinite
 from expire_span.training.records import from_record, to_record
+from expire_span.training.release import release
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.worlds import Portal
 
@@ -141,3 +144,49 @@ def test_a_target_for_live_memory_weighs_the_penalty():
         trainer.update()
     assert trainer.latest["live"].mean() > 4
     assert trainer._penalty_weight() > 0  # there is more in memory than wanted
+
+
+def test_a_save_that_fails_stops_the_run_and_names_the_last_good_one(tmp_path, monkeypatch):
+    save = checkpoints.save
+
+    def full_disk(checkpoint, folder, step, ranks):
+        if folder.parent.name == "second" and step > 4:
+            raise OSError("No space left.")
+        return save(checkpoint, folder, step, ranks)
+
+    monkeypatch.setattr(checkpoints, "save", full_disk)
+    experiment = tiny_experiment(steps=1000)
+    names = ("first", "second", "third")
+    with pytest.raises(OSError, match=r"No space left\. The checkpoint .*4 is still good"):
+        train_side_by_side([(experiment, tmp_path / name) for name in names], progress=False)
+    newest = [checkpoints.latest(tmp_path / name / "checkpoints") for name in names]
+    steps = [checkpoints.load_shared(path).values["step"] for path in newest]
+    assert 8 <= steps[0] == steps[2] < 1000  # stopped as soon as the failure was known, and saved
+    assert steps[1] == 4
+
+
+def test_a_gradient_that_is_not_finite_changes_no_weight_and_stops_the_run(tmp_path, monkeypatch):
+    runs = []
+    update = AgentTrainer.update
+
+    def spoil(trainer: AgentTrainer) -> None:
+        runs.append(trainer)
+        if trainer.step == 6:
+            trainer.memory = trainer.memory.map(
+                lambda _, t: t * float("nan") if t.is_floating_point() else t
+            )
+        update(trainer)
+
+    monkeypatch.setattr(AgentTrainer, "update", spoil)
+    experiment = tiny_experiment(save_every=4, log_every=10)
+    with pytest.raises(NotFinite, match=r"before step 8.*The checkpoint .*4 is still good"):
+        train_agent(experiment, tmp_path, progress=False)
+    assert all(torch.isfinite(weight).all() for weight in runs[-1].model.parameters())
+
+
+def test_a_released_agent_is_not_trained_over(tmp_path):
+    experiment = tiny_experiment(steps=2)
+    train_agent(experiment, tmp_path / "run", progress=False)
+    release(tmp_path / "run", tmp_path / "released")
+    with pytest.raises(ValueError, match="holds a released model"):
+        train_agent(experiment, tmp_path / "released", resume=True, progress=False)

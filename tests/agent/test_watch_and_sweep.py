@@ -1,6 +1,8 @@
 """Pictures of episodes and of sweeps, and the commands that make them."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +12,13 @@ from PIL import Image
 from agent.small_agents import MEMORIES, WORLDS, every_memory, make_agent, tiny_experiment
 from expire_span import ExpireSpan
 from expire_span.agent.dense import dense
+from expire_span.agent.experiments import AGENT_EXPERIMENTS
 from expire_span.agent.ports import build_agent
-from expire_span.agent.run import train_agent
+from expire_span.agent.run import AgentRun, train_agent
 from expire_span.agent.sweep import (
+    PRICES,
+    SEEDS,
+    WINDOWS,
     corridor_live,
     draw_sweep,
     portal_bound,
@@ -82,6 +88,38 @@ def test_a_sweep_has_every_window_price_and_seed_and_skips_what_is_done(tmp_path
     draw_sweep(tmp_path, tmp_path / "performance.png")
     with Image.open(tmp_path / "performance.png") as picture:
         assert picture.width > 300
+
+
+def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(tmp_path, monkeypatch):
+    wanted = {f"run-{n}": tiny_experiment(seed=n, steps=6, save_every=100) for n in range(3)}
+    run_sweep(wanted, tmp_path / "whole", side_by_side=2, progress=False)
+    advance = AgentRun.advance
+
+    def stop_after_three(run: AgentRun) -> None:
+        advance(run)
+        if run.trainer.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(AgentRun, "advance", stop_after_three)
+    told = "0 of 3 runs done, 2 under way; everything is saved, the same command goes on"
+    with pytest.raises(KeyboardInterrupt, match=told) as stop:
+        run_sweep(wanted, tmp_path / "parts", side_by_side=2, progress=False)
+    assert stop.value.exit_status == 128 + signal.SIGTERM
+    monkeypatch.undo()
+    run_sweep(wanted, tmp_path / "parts", side_by_side=2, progress=False)
+    assert read_sweep(tmp_path / "parts") == read_sweep(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["corridor", "portal"])
+def test_a_sweep_varies_memory_seed_and_price_and_nothing_else(name):
+    wanted = sweep_experiments(name, "single")
+    assert len(wanted) == len(WINDOWS[name]) + len(SEEDS) * len(PRICES)
+    first = wanted[f"price-1-seed-{SEEDS[0]}"]
+    assert first == AGENT_EXPERIMENTS[name]("single")
+    for other in wanted.values():
+        same = replace(other, seed=first.seed, steps=first.steps, model=first.model)
+        assert same == first
+        assert replace(other.model, memory=first.model.memory) == first.model
 
 
 def test_bounds_count_the_memories_that_a_window_holds():

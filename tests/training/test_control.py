@@ -56,14 +56,19 @@ def test_without_a_target_the_weight_is_that_of_the_schedule():
     assert controller.weight(6, None, True) == 1
 
 
-def test_the_penalty_pauses_while_the_metric_is_too_bad():
+def test_memory_is_paid_for_while_the_metric_is_too_bad_once_the_penalty_has_begun():
     controller = control(after_metric=0.9, while_metric=0.8, warmup=2)
-    metrics = [None, 0.85, 0.95, 0.85, 0.7, 0.79, 0.8]
+    metrics = [None, 0.7, 0.85, 0.95, 0.85, 0.7, 0.79, 0.8]
     weights = [controller.weight(step, metric, True) for step, metric in enumerate(metrics)]
-    assert weights == [0, 0, 0.5, 1, 0, 0, 1]
+    assert weights == [0, 0, 0, 0.5, 1, -1, -1, 1]
+    alone = control(while_metric=0.8)
+    assert [alone.weight(n, metric, True) for n, metric in enumerate(metrics)] == [
+        *(0, 0, 1, 1, 1),
+        *(-1, -1, 1),
+    ]
 
 
-def test_nothing_is_adjusted_while_the_penalty_pauses():
+def test_nothing_is_adjusted_while_a_target_pauses():
     controller = control(target_live=10, while_metric=0.8)
     for step, metric in enumerate([0.9, 0.9, 0.1, 0.1, 0.9], start=1):
         weight = controller.weight(step, metric, True)

@@ -13,6 +13,7 @@ from expire_span.training.records import (
     save_experiment,
     to_record,
 )
+from expire_span.worlds import Portal
 from small_runs import MEMORIES, small_experiment
 
 
@@ -47,7 +48,12 @@ def test_only_known_settings_can_come_out_of_a_file(tmp_path):
     with pytest.raises(ValueError, match="cannot be read as an experiment"):
         load_experiment(path)
     path.write_text(json.dumps({"kind": "FixedSpan", "span": 3}))
-    with pytest.raises(ValueError, match="holds no experiment"):
+    with pytest.raises(ValueError, match="holds no experiment of this kind, but FixedSpan"):
         load_experiment(path)
     with pytest.raises(ValueError, match=r"is not a run: it has no experiment\.json\.$"):
         load_experiment(tmp_path / "nowhere" / "experiment.json")
+
+
+def test_a_record_is_what_json_gives_back():
+    record = to_record(Portal(spawn=(1, 2)))
+    assert json.loads(json.dumps(record)) == record

@@ -43,9 +43,10 @@ def test_penalty_waits_then_rises():
 )  # fmt: skip
 def test_penalty_waits_for_the_metric(metric, higher, open_):
     assert PenaltySchedule(after_metric=0.9).opens(0, metric, higher) is open_
-    assert PenaltySchedule(while_metric=0.9).pauses(metric, higher) is not open_
+    assert PenaltySchedule(while_metric=0.9).opens(0, metric, higher) is open_
+    assert PenaltySchedule(while_metric=0.9).yields(metric, higher) is not open_
     assert PenaltySchedule().opens(0, metric, higher)
-    assert not PenaltySchedule().pauses(metric, higher)
+    assert not PenaltySchedule().yields(metric, higher)
 
 
 @pytest.mark.parametrize(

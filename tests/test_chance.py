@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expire_span.tasks.chance import below, fields, happens, hashed
+from expire_span.chance import below, draw, fields, happens, hashed, row_keys, unit
 from plain_chance import plain_hash, sixteens
 
 ANY = st.integers(-(2**62), 2**62)
@@ -31,6 +31,36 @@ def test_places_broadcast() -> None:
     assert grid.shape == (3, 4)
     assert grid[2, 3] == hashed(7, 2, 3)
     assert len(grid.unique()) == 12
+
+
+def test_a_key_and_a_counter_are_a_place() -> None:
+    key, counter = hashed(5, torch.arange(3)[:, None]), torch.arange(4)
+    assert torch.equal(draw(key, counter), hashed(5, torch.arange(3)[:, None], counter))
+    assert torch.equal(draw(key, 2), draw(key, torch.tensor(2)))
+
+
+def test_keys_of_rows_seeds_and_purposes_are_all_different() -> None:
+    cpu = torch.device("cpu")
+    keys = [row_keys(seed, 1000, use, cpu) for seed in (0, 1, 2**62) for use in (0, 1)]
+    assert len(torch.cat(keys).unique()) == 6000
+    assert torch.equal(row_keys(1, 10, 0, cpu), row_keys(1, 1000, 0, cpu)[:10])
+    with pytest.raises(ValueError, match="A seed is a whole number"):
+        row_keys(-1, 1, 0, cpu)
+
+
+def test_the_unit_interval_is_filled_evenly_up_to_but_without_1() -> None:
+    numbers = unit(hashed(torch.arange(100_000)))
+    assert numbers.dtype == torch.float32
+    assert ((numbers * 20).long().bincount(minlength=20) / 1e5 - 0.05).abs().max() < 0.005
+    assert unit(torch.tensor([-1])) == 1 - 2**-24  # all bits set
+    assert unit(torch.tensor([0])) == 0
+
+
+def test_wide_fields_reach_every_number_below_a_count() -> None:
+    low, high = fields(hashed(torch.arange(10_000)), 32)
+    assert not torch.equal(low, high)
+    assert below(torch.tensor([0, 2**32 - 1]), 198, 32).tolist() == [0, 197]
+    assert len(below(high, 198, 32).unique()) == 198
 
 
 @pytest.mark.parametrize("count", [2, 5, 25])
