@@ -50,9 +50,8 @@ def agent_model(world: World, memory: AnyMemory, block: int = 100) -> Transforme
     )
 
 
-def _smoke_model(world: World, memory: AnyMemory | None, penalty: float) -> TransformerConfig:
+def _smoke_model(world: World, memory: AnyMemory) -> TransformerConfig:
     """Half as wide, in blocks of 20."""
-    memory = memory or ExpireSpan(max_span=32, ramp=4, penalty=penalty, initial=0.9)
     paper = agent_model(world, memory, block=20)
     return replace(paper, width=32, heads=2, feedforward=64)
 
@@ -75,15 +74,16 @@ def corridor(scale: Scale = "single", memory: AnyMemory | None = None) -> AgentE
 def _corridor_smoke(memory: AnyMemory | None) -> AgentExperiment:
     """Up to 20 cells, and the red door always above, which takes a tenth of the time to learn."""
     world = Corridor(longest=20, limit=100, door_sides="fixed")
+    expiring = ExpireSpan(max_span=32, ramp=4, penalty=1e-4, initial=0.9, charge="block")
     return AgentExperiment(
         world=world,
-        model=_smoke_model(world, memory, penalty=3e-3),
+        model=_smoke_model(world, memory or expiring),
         learning=SMOKE_LEARNING,
-        optimizer=SMOKE_OPTIMIZER,
-        penalty=PenaltySchedule(after_metric=0.9, warmup=50),
+        optimizer=replace(SMOKE_OPTIMIZER, span_rate=0.2),
+        penalty=PenaltySchedule(while_metric=0.92),
         batch=64,
-        steps=400,
-        log_every=10,
+        steps=450,
+        log_every=5,
         save_every=100,
         evaluation_rows=512,
     )
@@ -136,9 +136,10 @@ def portal(scale: Scale = "single", memory: AnyMemory | None = None) -> AgentExp
 
 def _portal_smoke(memory: AnyMemory | None) -> AgentExperiment:
     world = Portal(rooms=5, limit=100)
+    expiring = ExpireSpan(max_span=32, ramp=4, penalty=1e-3, initial=0.9)
     return AgentExperiment(
         world=world,
-        model=_smoke_model(world, memory, penalty=1e-3),
+        model=_smoke_model(world, memory or expiring),
         learning=SMOKE_LEARNING,
         optimizer=SMOKE_OPTIMIZER,
         penalty=PenaltySchedule(after_metric=1.5, warmup=50),

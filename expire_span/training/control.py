@@ -79,7 +79,7 @@ class PenaltyControl:
         self._yields = self._schedule.yields(metric, higher_is_better)
         factor = self._schedule.factor(step, self.opened)
         if self._schedule.target_live is None:
-            signed = -factor if self._yields else factor
+            signed = -factor if self._yields and factor else factor
             return torch.full((), signed, device=self._state.device)
         if self._yields:
             factor = 0.0
