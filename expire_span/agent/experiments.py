@@ -74,15 +74,15 @@ def corridor(scale: Scale = "single", memory: AnyMemory | None = None) -> AgentE
 def _corridor_smoke(memory: AnyMemory | None) -> AgentExperiment:
     """Up to 20 cells, and the red door always above, which takes a tenth of the time to learn."""
     world = Corridor(longest=20, limit=100, door_sides="fixed")
-    expiring = ExpireSpan(max_span=32, ramp=4, penalty=1e-4, initial=0.9, charge="block")
+    expiring = ExpireSpan(max_span=32, ramp=4, penalty=3e-4, initial=0.9)
     return AgentExperiment(
         world=world,
         model=_smoke_model(world, memory or expiring),
         learning=SMOKE_LEARNING,
-        optimizer=replace(SMOKE_OPTIMIZER, span_rate=0.2),
-        penalty=PenaltySchedule(while_metric=0.92),
+        optimizer=SMOKE_OPTIMIZER,
+        penalty=PenaltySchedule(after_metric=0.9, warmup=50),
         batch=64,
-        steps=450,
+        steps=500,
         log_every=5,
         save_every=100,
         evaluation_rows=512,
