@@ -1,5 +1,7 @@
 """Small agents in small worlds, and random views, for the tests of this folder."""
 
+import os
+import signal
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +14,7 @@ from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import agent_model
 from expire_span.agent.learner import AgentOptimizer
 from expire_span.agent.ports import build_agent
+from expire_span.agent.run import AgentRun
 from expire_span.model.memory import AnyMemory
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.worlds import Corridor, Portal, World
@@ -72,3 +75,15 @@ def tiny_experiment(world: World | None = None, **changes: Any) -> AgentExperime
         device="cpu",
     )
     return replace(experiment, **changes)
+
+
+def stop_after_three_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever run comes to its third step sends this process a SIGTERM."""
+    advance = AgentRun.advance
+
+    def advance_or_stop(run: AgentRun) -> None:
+        advance(run)
+        if run.trainer.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(AgentRun, "advance", advance_or_stop)

@@ -1,19 +1,16 @@
 """Runs in folders: what they leave, how they go on, and that they keep out of each other's way."""
 
 import json
-import os
-import signal
 from dataclasses import replace
 
 import pytest
 import torch
 
-from agent.small_agents import WORLDS, tiny_experiment
+from agent.small_agents import WORLDS, stop_after_three_steps, tiny_experiment
 from expire_span import FixedSpan
 from expire_span.agent.experiments import AGENT_EXPERIMENTS
 from expire_span.agent.run import (
     AGENT_KINDS,
-    AgentRun,
     load_agent,
     load_agent_experiment,
     train_agent,
@@ -121,14 +118,7 @@ def test_the_papers_settings_are_the_papers():
 def test_a_signal_stops_a_run_where_it_can_go_on(tmp_path, monkeypatch):
     experiment = tiny_experiment(save_every=100)
     whole = train_agent(experiment, tmp_path / "whole", progress=False)
-    advance = AgentRun.advance
-
-    def stop_after_three(run: AgentRun) -> None:
-        advance(run)
-        if run.trainer.step == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(AgentRun, "advance", stop_after_three)
+    stop_after_three_steps(monkeypatch)
     with pytest.raises(KeyboardInterrupt, match="stopped at step 3; everything is saved"):
         train_agent(experiment, tmp_path / "run", progress=False)
     monkeypatch.undo()

@@ -1,7 +1,6 @@
 """Pictures of episodes and of sweeps, and the commands that make them."""
 
 import json
-import os
 import signal
 from dataclasses import replace
 
@@ -9,12 +8,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from agent.small_agents import MEMORIES, WORLDS, every_memory, make_agent, tiny_experiment
+from agent.small_agents import (
+    MEMORIES,
+    WORLDS,
+    every_memory,
+    make_agent,
+    stop_after_three_steps,
+    tiny_experiment,
+)
 from expire_span import ExpireSpan
 from expire_span.agent.dense import dense
 from expire_span.agent.experiments import AGENT_EXPERIMENTS
 from expire_span.agent.ports import build_agent
-from expire_span.agent.run import AgentRun, train_agent
+from expire_span.agent.run import train_agent
 from expire_span.agent.sweep import (
     PRICES,
     SEEDS,
@@ -93,14 +99,7 @@ def test_a_sweep_has_every_window_price_and_seed_and_skips_what_is_done(tmp_path
 def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(tmp_path, monkeypatch):
     wanted = {f"run-{n}": tiny_experiment(seed=n, steps=6, save_every=100) for n in range(3)}
     run_sweep(wanted, tmp_path / "whole", side_by_side=2, progress=False)
-    advance = AgentRun.advance
-
-    def stop_after_three(run: AgentRun) -> None:
-        advance(run)
-        if run.trainer.step == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(AgentRun, "advance", stop_after_three)
+    stop_after_three_steps(monkeypatch)
     told = "0 of 3 runs done, 2 under way; everything is saved, the same command goes on"
     with pytest.raises(KeyboardInterrupt, match=told) as stop:
         run_sweep(wanted, tmp_path / "parts", side_by_side=2, progress=False)

@@ -124,3 +124,17 @@ def test_room_in_chunks_changes_no_result(monkeypatch, name: str, attention: str
             assert torch.equal(mine.far.times[:alive], theirs.far.times)
             assert torch.equal(mine.far.offsets, theirs.far.offsets)
     torch.testing.assert_close(roomy_gradients, exact_gradients)
+
+
+@pytest.mark.parametrize("name", ["expire", "expire-budget", "fixed-over-block", "compressive"])
+def test_spare_room_changes_no_result(name: str) -> None:
+    case = CASES[name]
+    model, tokens = make_model(case), random_tokens(3, 4 * case.block)
+    memory = model.start(3)
+    for part in tokens.split(case.block, 1):
+        exact, roomy = (model(part, each) for each in (memory, memory.with_room(2 * case.block)))
+        torch.testing.assert_close(roomy.hidden, exact.hidden)
+        torch.testing.assert_close(roomy.penalty, exact.penalty)
+        assert torch.equal(roomy.stats.live, exact.stats.live)
+        assert torch.equal(roomy.stats.held, exact.stats.held)
+        memory = exact.memory
