@@ -248,6 +248,12 @@ def floor(args: argparse.Namespace, old_states: int) -> tuple[float, float]:
     return timed(step, args.steps), torch.cuda.max_memory_allocated() / 1e9
 
 
+def room(trainer: Trainer) -> float:
+    """For how many states each row has room, mean over layers: those held, and what is spare."""
+    layers = trainer.memories[0].layers
+    return sum(layer.held() for layer in layers) / len(layers)
+
+
 def profile(step: Callable[[], object]) -> str:
     """The kernels that take most of a step."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
@@ -281,7 +287,7 @@ def main() -> int:
         if not replay_agrees(trainer):
             print("not reported: a replayed block leaves other gradients than a launched one")
             return 1
-        most = most_far(trainer)
+        most, stored = most_far(trainer), room(trainer)
         if args.budget is not None and most > args.budget:
             print(f"not reported: a row has {most} far memories, more than its budget")
             return 1
@@ -305,14 +311,17 @@ def main() -> int:
         "held": found["held"],
         "most_held": max(v for k, v in found.items() if k.startswith("held/")),
         "most_far_of_a_row": most,
+        "room": stored,
         "floor_ms": floor_ms,
         "floor_gb": floor_gb,
     }
-    print(f"{'case':36} {'ms':>8} {'Mtok/s':>7} {'GB':>6} {'live':>7} {'held':>7} {'floor ms':>9}")
+    print(
+        f"{'case':36} {'ms':>8} {'Mtok/s':>7} {'GB':>6} {'live':>7} {'held':>7} {'room':>7} {'floor ms':>9}"
+    )
     name = f"{args.memory} {args.spans if args.memory == 'expire' else args.max_span}"
     print(
         f"{name:36} {ms:8.1f} {result['tokens_per_second'] / 1e6:7.3f} {peak:6.1f} "
-        f"{found['live']:7.0f} {found['held']:7.0f} {floor_ms:9.1f}"
+        f"{found['live']:7.0f} {found['held']:7.0f} {stored:7.0f} {floor_ms:9.1f}"
     )
     print(json.dumps(result))
     return 0

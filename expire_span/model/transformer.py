@@ -33,7 +33,7 @@ class MemoryStats:
     live: Tensor
     """Memories with weight above 0, mean over queries, rows and heads (the paper's |C_t|)."""
     held: Tensor
-    """States physically stored after the step, per row."""
+    """States kept after the step, per row; spare room on a GPU does not count."""
     mean_span: Tensor
     """Mean span given to the states of this call, in steps."""
     max_span: Tensor

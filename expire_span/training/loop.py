@@ -153,6 +153,8 @@ class Run:
 
     def _report(self) -> None:
         metrics = self.trainer.report() | self.pace.since_last(self.trainer.step)
+        if self.trainer.replay is not None:
+            metrics["replayed_share"] = self.trainer.replay.share()
         self._log(metrics)
         self.bar.set_postfix(summary(metrics, self.trainer.score.metric))
 

@@ -124,7 +124,7 @@ class Replay:
         patience: how many of the last blocks must have had the same shapes for a capture.
     """
 
-    def __init__(self, model: Transformer, read: Read, most: int = 4, patience: int = 3):
+    def __init__(self, model: Transformer, read: Read, most: int = 4, patience: int = 1):
         self._read = read
         self._parameters = list(model.parameters())
         self._period = model.config.memory.period()
@@ -135,6 +135,7 @@ class Replay:
         self._pool: Any = None
         self.replayed = 0
         """Blocks that were replayed so far."""
+        self._read_since, self._replayed_since = 0, 0  # the last look at their share
 
     def __call__(self, work: Work) -> Pass:
         """Read a block; the gradients of its objective are then those of the parameters."""
@@ -142,12 +143,20 @@ class Replay:
         if self.worth_capturing(shapes):
             self._graphs[shapes] = self._capture(work)
         self._lately.append(shapes)
+        self._read_since += 1
         if shapes in self._graphs:
             self.replayed += 1
+            self._replayed_since += 1
             return self._graphs[shapes].replay(work)
         done = self._read(work)
         done.objective.backward()
         return done
+
+    def share(self) -> float:
+        """Share of the blocks since the last look that were replayed; then count from here."""
+        share = self._replayed_since / max(self._read_since, 1)
+        self._read_since, self._replayed_since = 0, 0
+        return share
 
     def forget(self) -> None:
         """Give back the memory of all graphs."""

@@ -85,6 +85,10 @@ def test_entries_are_counted_by_row() -> None:
     assert count_by_row(marked, torch.tensor([0, 2, 2, 5])).tolist() == [1, 0, 2]
 
 
+def stored(step: Step) -> float:
+    return sum(layer.held() for layer in step.memory.layers)
+
+
 @pytest.mark.parametrize("name", ["expire", "expire-odd", "expire-short", "expire-budget"])
 @pytest.mark.parametrize("attention", ["reference", "stock"])
 def test_room_in_chunks_changes_no_result(monkeypatch, name: str, attention: str) -> None:
@@ -110,15 +114,20 @@ def test_room_in_chunks_changes_no_result(monkeypatch, name: str, attention: str
         return steps, [gradient for gradient in found if gradient is not None]
 
     exact, exact_gradients = run()
-    monkeypatch.setattr(
-        packed, "offers", lambda number, now, chunk: torch.stack([number + chunk + 2] * 2)
-    )
+
+    def with_more(pool: packed.Pool, chunk: int) -> Tensor:
+        number = pool.offsets[-1]
+        more = number + (3 * chunk + 2 if len(pool.order) else 0)  # than there are candidates
+        return torch.stack([number, more, more, more])
+
+    monkeypatch.setattr(packed.Pool, "sizes", with_more)
     roomy, roomy_gradients = run()
-    assert sum((a.stats.held > b.stats.held).all() for a, b in zip(roomy, exact, strict=True)) > 3
+    assert sum(stored(a) > stored(b) for a, b in zip(roomy, exact, strict=True)) > 3
     for one, other in zip(roomy, exact, strict=True):
         torch.testing.assert_close(one.hidden, other.hidden)
         torch.testing.assert_close(one.penalty, other.penalty)
         assert torch.equal(one.stats.live, other.stats.live)
+        assert torch.equal(one.stats.held, other.stats.held)
         for mine, theirs in zip(one.memory.layers, other.memory.layers, strict=True):
             alive = len(theirs.far.times)
             assert torch.equal(mine.far.times[:alive], theirs.far.times)

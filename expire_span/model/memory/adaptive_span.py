@@ -60,15 +60,15 @@ class ShrinkingMemory(State):
 
     states: Tensor  # [B, N, D]
     sizes: Tensor
-    """How many of the last states can be kept; see `room.offers`."""
+    """How many of the last states are needed or can be kept; see `room.offers`."""
 
     def held(self, number: Tensor) -> Tensor:
         """As many, if there are so many."""
         return number.clamp(max=self.states.shape[1])
 
-    def settle(self, number: int) -> RecentMemory:
+    def settle(self, size: int) -> RecentMemory:
         """The memory with that many."""
-        return RecentMemory(last_states(self.states, number))
+        return RecentMemory(last_states(self.states, size))
 
 
 class AdaptiveSpanKeeper(Keeper):
@@ -101,7 +101,7 @@ class AdaptiveSpanKeeper(Keeper):
         """As many of the last states as the head that looks furthest can see."""
         furthest = torch.ceil(self.ratio.detach().double().max() * self.max_span + self.ramp)
         states, past = sets[0].states, sets[0].states.shape[1] - window.length
-        sizes = offers(furthest.long(), past, chunk=max(window.length // 4, 1))
+        sizes = offers(furthest.long(), past, chunk=max(window.length // 4, 1), most_spare=1)
         return ShrinkingMemory(last_states(states, self.max_span), sizes)
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:

@@ -30,7 +30,7 @@ class LayerMemory(State, ABC):
 
     @abstractmethod
     def held(self) -> float:
-        """States physically stored, per row."""
+        """States physically stored, per row; on a GPU with what there is room for beside them."""
 
     def growing(self) -> list[tuple[Tensor, int]]:
         """Tensors and those of their axes whose sizes change from block to block."""
@@ -54,15 +54,15 @@ class Unsettled(Protocol):
 
     @property
     def sizes(self) -> Tensor:
-        """The numbers that it can be settled with, int64 [2]; see `room.offers`."""
+        """How many states stay, and what it can be settled with, int64 [4]; see `room.offers`."""
         ...
 
     def held(self, number: Tensor) -> Tensor:
-        """States that are physically stored per row once it is settled with that number."""
+        """States that are kept per row if that number stays."""
         ...
 
-    def settle(self, number: int) -> LayerMemory:
-        """The memory, once that number is known."""
+    def settle(self, size: int) -> LayerMemory:
+        """The memory with that much room, once it is known how much that is."""
         ...
 
     def detach(self) -> Self:
@@ -75,42 +75,41 @@ Kept = LayerMemory | Unsettled
 
 @dataclass(frozen=True)
 class Settling:
-    """Memories of all layers, while the numbers that decide them are on their way to the host.
+    """Memories of all layers, while the sizes that decide them are on their way to the host.
 
     The device goes on working meanwhile: the host waits for it only in `finish`, and then not for
     what it was given to do after `begin`.
     """
 
     kept: tuple[Kept, ...]
-    numbers: Tensor  # int64, one for each unsettled memory
+    sizes: Tensor  # int64, one for each unsettled memory
     arrival: torch.cuda.Event | None = None
 
     @classmethod
     def of(cls, kept: Sequence[Kept]) -> "Settling":
-        """These memories, their numbers still on the device."""
+        """These memories, their sizes still on the device."""
         offered = [memory.sizes for memory in kept if not isinstance(memory, LayerMemory)]
-        numbers = agree(torch.stack(offered)) if offered else torch.empty(0, dtype=torch.int64)
-        return cls(tuple(kept), numbers)
+        sizes = agree(torch.stack(offered)) if offered else torch.empty(0, dtype=torch.int64)
+        return cls(tuple(kept), sizes)
 
     def held(self, like: Tensor) -> Tensor:
-        """States physically stored per row, of each layer, in the type of `like`."""
-        numbers = iter(self.numbers)
+        """States kept per row, of each layer, in the type of `like`; spare room does not count."""
         held = [
             like.new_full((), memory.held())
             if isinstance(memory, LayerMemory)
-            else memory.held(next(numbers)).to(like.dtype)
+            else memory.held(memory.sizes[0]).to(like.dtype)
             for memory in self.kept
         ]
         return torch.stack(held)
 
     def begin(self) -> "Settling":
-        """Send the numbers on their way, all in one copy."""
-        if not self.numbers.is_cuda:
+        """Send the sizes on their way, all in one copy."""
+        if not self.sizes.is_cuda:
             return self
-        numbers = self.numbers.to("cpu", non_blocking=True)
+        sizes = self.sizes.to("cpu", non_blocking=True)
         arrival = torch.cuda.Event()
         arrival.record()
-        return Settling(self.kept, numbers, arrival)
+        return Settling(self.kept, sizes, arrival)
 
     def detach(self) -> "Settling":
         """The same without the history that gradients would flow back through."""
@@ -120,9 +119,9 @@ class Settling:
         """The settled memories."""
         if self.arrival is not None:
             self.arrival.synchronize()
-        numbers = iter(self.numbers.tolist())
+        sizes = iter(self.sizes.tolist())
         return tuple(
-            memory if isinstance(memory, LayerMemory) else memory.settle(next(numbers))
+            memory if isinstance(memory, LayerMemory) else memory.settle(next(sizes))
             for memory in self.kept
         )
 

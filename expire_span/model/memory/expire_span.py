@@ -133,15 +133,15 @@ class UnsettledMemory(State):
     near: Tensor
     pool: Pool
     sizes: Tensor
-    """How many older states can be taken, in all rows together; see `room.offers`."""
+    """How many older states stay or can be taken, of all rows together; see `room.offers`."""
 
     def held(self, number: Tensor) -> Tensor:
-        """States physically stored if so many older ones are taken, mean over rows."""
+        """States kept if so many older ones stay, mean over rows."""
         return self.near.shape[1] + number / len(self.near)
 
-    def settle(self, number: int) -> ExpiringMemory:
-        """The memory with that many."""
-        return ExpiringMemory(self.near, self.pool.take(number))
+    def settle(self, size: int) -> ExpiringMemory:
+        """The memory with room for so many older states."""
+        return ExpiringMemory(self.near, self.pool.take(size))
 
 
 class ExpireSpanKeeper(Keeper):

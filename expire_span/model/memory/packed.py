@@ -100,13 +100,14 @@ class Pool(State):
     offsets: Tensor  # int64 [B + 1]; the last is the number that stay
 
     def sizes(self, chunk: int) -> Tensor:
-        """How many can be taken, to choose from: those that stay, or some more; see `room`."""
+        """How many stay, and how many can be taken, to choose from; see `room.offers`."""
         now = len(self.candidates.packed)
-        return offers(self.offsets[-1], now, chunk).clamp(max=len(self.order))
+        return offers(self.offsets[-1], now, chunk, most_spare=16)
 
     def take(self, count: int) -> PackedStates:
         """The states that stay; what `count` leaves room for beside them is long gone."""
-        index, all_ = self.order[:count], self.candidates
+        all_, more = self.candidates, max(count - len(self.order), 0)
+        index = F.pad(self.order[:count], (0, more))
         stays = torch.arange(count, device=index.device) < self.offsets[-1]
         return PackedStates(
             states=take_rows(all_.packed, all_.leaving, index),

@@ -2,11 +2,16 @@
 
 On a CPU there is room for just those that stay. On a GPU there is some more, in chunks: allocated
 memory is used again and again, and captured graphs too, which need all layers to have the sizes
-they had before. So as soon as one layer must have another size, all take one with room to spare.
-What is in spare room costs no attention, only its projection.
+they had before. So a layer that must grow takes room to spare, and whoever has too little to spare
+grows along; sizes shrink only when all layers together have far too much. What is in spare room
+costs no attention, only its projection.
 
-Example: chunks of 8, two layers with room for 16. With 14 and 9 states both stay as they are. With
-14 and 17 the second must grow: the first gets 24 too, having had room for only two more.
+How much to spare: a layer that has had to change before will have to again, since what a text is
+worth remembering comes and goes by tens of percent. It gets half as much again. One that settles
+for the first time, as with spans that do not change, gets little.
+
+Example: chunks of 8, two layers with room for 16 and 40. With 14 and 9 states both stay as they
+are. With 17 and 9 the first must grow, to 17 and 8 more, in chunks: 32. The second has enough.
 
 Shapes: L layers.
 """
@@ -15,26 +20,36 @@ import torch
 from torch import Tensor
 
 
-def offers(number: Tensor, now: int, chunk: int) -> Tensor:
-    """Sizes that one layer can have for `number` states, int64 [2].
+def offers(number: Tensor, now: int, chunk: int, most_spare: int) -> Tensor:
+    """What one layer has to say about its size, int64 [4].
 
-    First the one it has, `now`, or -1 if that will not do, then the one that would be best.
+    The number of states that stay; the size it has; the best it could have; the largest that is not
+    yet too much.
+
+    Args:
+        number: of states that stay.
+        now: for how many there is room.
+        chunk: sizes are multiples of it.
+        most_spare: chunks; large memories change slowly, so they need no more.
     """
-    return in_chunks(number, now, chunk) if number.is_cuda else torch.stack([number, number])
+    if number.is_cuda:
+        return in_chunks(number, now, chunk, most_spare)
+    return torch.stack([number, number, number, number])
 
 
-def in_chunks(number: Tensor, now: int, chunk: int) -> Tensor:
-    """Offers of a GPU: the best leaves at least half a chunk free; two chunks more will do too."""
-    best = (number + chunk + chunk // 2 - 1) // chunk * chunk
-    best = torch.where(number > 0, best, 0)  # nothing needs no room
-    will_do = (number <= now) & (now <= best + 2 * chunk)
-    return torch.stack([torch.where(will_do, now, -1), best])
+def in_chunks(number: Tensor, now: int, chunk: int, most_spare: int) -> Tensor:
+    """Offers of a GPU."""
+    usual = (number // 2).clamp(chunk // 2, most_spare * chunk)
+    spare = usual if now > 0 else torch.where(number > 0, chunk // 2, 0)  # no room for nothing
+    best = (number + spare + chunk - 1) // chunk * chunk
+    return torch.stack([number, torch.full_like(number, now), best, best + usual + 2 * chunk])
 
 
 def agree(offered: Tensor) -> Tensor:
-    """What all layers settle on: as they are if that will do for each, else what is best for each.
+    """The sizes that all layers settle on.
 
-    int64 [L, 2] -> [L]
+    int64 [L, 4] -> [L]
     """
-    present, best = offered.unbind(1)
-    return torch.where((present >= 0).all(), present, best)
+    number, now, best, most = offered.unbind(1)
+    sizes = torch.where((number > now).any(), torch.maximum(now, best), now)
+    return torch.where(sizes.sum() > most.sum(), best, sizes)
