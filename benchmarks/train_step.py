@@ -315,13 +315,12 @@ def main() -> int:
         "floor_ms": floor_ms,
         "floor_gb": floor_gb,
     }
-    print(
-        f"{'case':36} {'ms':>8} {'Mtok/s':>7} {'GB':>6} {'live':>7} {'held':>7} {'room':>7} {'floor ms':>9}"
-    )
+    columns = ("ms", "Mtok/s", "GB", "live", "held", "room", "floor ms")
+    print(f"{'case':36} {' '.join(f'{title:>8}' for title in columns)}")
     name = f"{args.memory} {args.spans if args.memory == 'expire' else args.max_span}"
     print(
-        f"{name:36} {ms:8.1f} {result['tokens_per_second'] / 1e6:7.3f} {peak:6.1f} "
-        f"{found['live']:7.0f} {found['held']:7.0f} {stored:7.0f} {floor_ms:9.1f}"
+        f"{name:36} {ms:8.1f} {result['tokens_per_second'] / 1e6:8.3f} {peak:8.1f} "
+        f"{found['live']:8.0f} {found['held']:8.0f} {stored:8.0f} {floor_ms:8.1f}"
     )
     print(json.dumps(result))
     return 0

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from expire_span.model.attention import SpanSelfAttention
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import Deadlines, Kept, LayerMemory, StateSet, Window
-from expire_span.model.ops.dropout import dropped_relu
+from expire_span.model.ops.relu import dropped_relu
 from expire_span.model.ops.span_attention import AUTOMATIC
 
 
@@ -41,10 +41,11 @@ class FeedForward(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """[..., D] -> [..., D]"""
-        hidden = self.inner(states)
-        if self.training and self.dropout:
-            return self.outer(dropped_relu(hidden, self.dropout))
-        return self.outer(F.relu(hidden))
+        inner = self.inner
+        if not self.training:
+            return self.outer(F.relu(inner(states)))
+        hidden = F.linear(states, inner.weight, inner.bias.detach())
+        return self.outer(dropped_relu(hidden, inner.bias, self.dropout))
 
 
 class Layer(nn.Module):

@@ -20,6 +20,8 @@ from triton.compiler import ASTSource
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from expire_span.model.ops.relu import fused_relu_backward
+from expire_span.model.ops.relu import kernels as relu_kernels
 from expire_span.model.ops.rows import fused_take_rows
 from expire_span.model.ops.rows import kernels as row_kernels
 from expire_span.model.ops.span_attention import KeySet, Visibility, fused, kernels
@@ -108,6 +110,8 @@ def main() -> None:
     fused_take_rows(
         torch.ones(4, 8, dtype=dtype), torch.ones(2, 3, 8, dtype=dtype), torch.ones(5).long()
     )
+    relu_kernels.relu_backward_kernel = Compiled(relu_kernels.relu_backward_kernel)
+    fused_relu_backward(torch.ones(4, 512, dtype=dtype), torch.ones(4, 512, dtype=dtype), 0.7)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ KERNELS = {
     "span_bwd_table_kernel",
     "span_sum_table_kernel",
     "take_rows_kernel",
+    "relu_backward_kernel",
 }
 
 

@@ -7,10 +7,8 @@ computed again wherever it is needed.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -40,33 +38,3 @@ def threshold(dropout: float) -> int:
 def is_kept(words: Tensor, others: Tensor, dropout: float) -> Tensor:
     """Whether each pair is kept; `words` and `others` broadcast together."""
     return words * others >= threshold(dropout)
-
-
-def dropped_relu(states: Tensor, dropout: float) -> Tensor:
-    """ReLU and dropout of [..., D], of which only the result is kept for the backward."""
-    return DroppedRelu.apply(states, dropout)
-
-
-def reference_dropped_relu(states: Tensor, dropout: float) -> Tensor:
-    """The same in plain PyTorch."""
-    words = odd_words(*states.shape[:-1], 1, device=states.device)
-    kept = is_kept(words, odd_words(states.shape[-1], device=states.device), dropout)
-    return torch.where(kept, F.relu(states) / (1 - dropout), 0)
-
-
-class DroppedRelu(torch.autograd.Function):
-    """What is above zero in the result was neither negative nor dropped: that says it all."""
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, dropout: float) -> Tensor:
-        """[..., D] -> [..., D]"""
-        out = reference_dropped_relu(states, dropout)
-        ctx.save_for_backward(out)
-        ctx.dropout = dropout
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """[..., D] -> [..., D]"""
-        (out,) = ctx.saved_tensors
-        return torch.where(out <= 0, 0, grad / (1 - ctx.dropout)), None

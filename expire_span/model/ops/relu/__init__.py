@@ -1,0 +1,113 @@
+"""ReLU and dropout after a linear layer, with the gradient of that layer's bias in the same pass.
+
+Both are bound by memory: what is read and written is what they cost. Of the forward only the result
+is kept, and the backward reads it and the gradient once.
+
+Shapes: N states of all rows and steps, D width.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from expire_span.model.ops.dropout import is_kept, odd_words
+from expire_span.model.ops.found import has_triton
+
+ROWS_TOGETHER = 256
+"""States whose gradients one program adds up."""
+
+
+def dropped_relu(hidden: Tensor, bias: Tensor, dropout: float) -> Tensor:
+    """ReLU and dropout of [..., D].
+
+    Args:
+        hidden: what a linear layer gave, its bias [D] added without a gradient.
+        bias: that bias; its gradient comes from here.
+        dropout: probability to be dropped.
+    """
+    return DroppedRelu.apply(hidden, bias, dropout)
+
+
+def reference_dropped_relu(hidden: Tensor, bias: Tensor, dropout: float) -> Tensor:
+    """The same in plain PyTorch."""
+    return _forward(hidden + (bias - bias.detach()).to(hidden.dtype), dropout)
+
+
+def _forward(hidden: Tensor, dropout: float) -> Tensor:
+    if not dropout:
+        return F.relu(hidden)
+    words = odd_words(*hidden.shape[:-1], 1, device=hidden.device)
+    kept = is_kept(words, odd_words(hidden.shape[-1], device=hidden.device), dropout)
+    return torch.where(kept, F.relu(hidden) / (1 - dropout), 0)
+
+
+class DroppedRelu(torch.autograd.Function):
+    """What is above zero in the result was neither negative nor dropped: that says it all."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, bias: Tensor, dropout: float) -> Tensor:
+        """[..., D], [D] -> [..., D]"""
+        out = _forward(hidden, dropout)
+        ctx.save_for_backward(out)
+        ctx.kept, ctx.type = 1 - dropout, bias.dtype
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        """[..., D] -> [..., D], [D]"""
+        (out,) = ctx.saved_tensors
+        passed, sums = relu_backward(grad.flatten(0, -2), out.flatten(0, -2), ctx.kept)
+        return passed.view_as(grad), sums.to(ctx.type), None
+
+
+def relu_backward(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor, Tensor]:
+    """What passes of the gradient [N, D], and its sum over N [D] in at least float32.
+
+    Args:
+        grad: of the result.
+        out: the result.
+        kept: share that dropout keeps.
+    """
+    return _relu_backward(grad, out, kept)
+
+
+# An operator, so that a compiler takes it as it is.
+@torch.library.custom_op("expire_span::relu_backward", mutates_args=())
+def _relu_backward(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor, Tensor]:
+    fast = grad.is_cuda and grad.dtype != torch.float64 and has_triton()
+    return (fused_relu_backward if fast else reference_relu_backward)(grad, out, kept)
+
+
+@_relu_backward.register_fake
+def _(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor, Tensor]:
+    return grad.new_empty(grad.shape), grad.new_empty(grad.shape[1], dtype=_precise(grad))
+
+
+def reference_relu_backward(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor, Tensor]:
+    """The same in plain PyTorch."""
+    passed = torch.where(out <= 0, 0, grad.to(_precise(grad)) / kept)
+    return passed.to(grad.dtype).contiguous(), passed.sum(0)
+
+
+def fused_relu_backward(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor, Tensor]:
+    """The same by a kernel that reads everything once, always adding up in the same order."""
+    from expire_span.model.ops.relu.kernels import relu_backward_kernel
+
+    grad, out = grad.contiguous(), out.contiguous()
+    count, width = grad.shape
+    passed = torch.empty_like(grad)
+    parts = -(-count // ROWS_TOGETHER)
+    sums = grad.new_empty(parts, width, dtype=_precise(grad))
+    columns = 256
+    if grad.numel():
+        relu_backward_kernel[(-(-width // columns), parts)](
+            grad, out, passed, sums, count, width, kept, ROWS=ROWS_TOGETHER, BR=16, BC=columns,
+            num_warps=8,
+        )  # fmt: skip
+    return passed, sums.sum(0)
+
+
+def _precise(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
