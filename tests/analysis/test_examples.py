@@ -5,6 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from expire_span.agent.experiments import corridor
+from expire_span.agent.run import load_agent, load_agent_experiment
+from expire_span.agent.trainer import evaluate_agent
 from expire_span.analysis.counterfactual import Replacement, counterfactual
 from expire_span.analysis.recording import record_tokens
 from expire_span.analysis.subject import open_reader
@@ -43,3 +46,11 @@ def test_the_command_in_the_readme_makes_this_model(tmp_path, monkeypatch):
     )
     main(words)
     assert caught == [load_experiment(MODEL / "experiment.json")]
+
+
+def test_the_agent_finds_its_door_with_half_the_memory_and_was_made_as_the_readme_says():
+    assert load_agent_experiment(EXAMPLES / "corridor") == corridor("single")
+    experiment, model = load_agent(EXAMPLES / "corridor", "cpu")
+    found = evaluate_agent(model, experiment.world, rows=64, seed=5)
+    assert found["success"] > 0.95  # 0.5 for whoever remembers nothing
+    assert found["live"] < 45  # 67 for whoever forgets nothing
