@@ -82,7 +82,7 @@ def test_what_comes_and_goes_by_a_tenth_seldom_changes_sizes(chunks: int) -> Non
     assert 0 < changes(along, [0] * 12) < 10
 
 
-def test_nothing_needs_no_room_until_there_was_something() -> None:
+def test_nothing_needs_no_room_until_some_layer_has_something() -> None:
     assert settle([0, 0], [0, 0]) == [0, 0]
-    assert settle([0, 30], [0, 0]) == [0, 40]
+    assert settle([0, 30], [0, 0]) == [8, 40]
     assert settle([0, 30], [8, 40]) == [8, 40]

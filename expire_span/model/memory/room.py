@@ -40,7 +40,7 @@ def offers(number: Tensor, now: int, chunk: int, most_spare: int) -> Tensor:
 def in_chunks(number: Tensor, now: int, chunk: int, most_spare: int) -> Tensor:
     """Offers of a GPU."""
     usual = (number // 2).clamp(chunk // 2, most_spare * chunk)
-    spare = usual if now > 0 else torch.where(number > 0, chunk // 2, 0)  # no room for nothing
+    spare = usual if now > 0 else chunk // 2
     best = (number + spare + chunk - 1) // chunk * chunk
     return torch.stack([number, torch.full_like(number, now), best, best + usual + 2 * chunk])
 
