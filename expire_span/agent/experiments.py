@@ -56,11 +56,6 @@ def _smoke_model(world: World, memory: AnyMemory) -> TransformerConfig:
     return replace(paper, width=32, heads=2, feedforward=64)
 
 
-def _updates(expiring: int, memory: AnyMemory | None) -> int:
-    """So many for Expire-Span; half as many for memories that have no spans to shorten."""
-    return expiring if memory is None or isinstance(memory, ExpireSpan) else expiring // 2
-
-
 def corridor(scale: Scale = "single", memory: AnyMemory | None = None) -> AgentExperiment:
     """Remember a colour along a corridor, then take the door of that colour.
 
@@ -90,7 +85,7 @@ def _corridor_smoke(memory: AnyMemory | None) -> AgentExperiment:
 
 
 def _corridor_single(memory: AnyMemory | None) -> AgentExperiment:
-    """300M steps in 1,024 rows, of which the task takes a sixth; half as many without spans."""
+    """300M steps in 1,024 rows, of which the task takes a sixth."""
     world = Corridor()
     expiring = ExpireSpan(max_span=200, ramp=16, penalty=1e-6, initial=0.95, charge="block")
     return AgentExperiment(
@@ -100,7 +95,7 @@ def _corridor_single(memory: AnyMemory | None) -> AgentExperiment:
         optimizer=AgentOptimizer(rate=5e-4, schedule=COOLING, span_rate=0.2, clip=0.1),
         penalty=PenaltySchedule(while_metric=0.97),
         batch=1024,
-        steps=_updates(3000, memory),
+        steps=3000,
         log_every=5,
         save_every=100,
         evaluation_rows=4096,
@@ -152,7 +147,7 @@ def _portal_smoke(memory: AnyMemory | None) -> AgentExperiment:
 
 
 def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
-    """800M steps, of which the task takes a third; half as many without spans.
+    """600M steps, of which the task takes half.
 
     It pays far more than Corridor, and soon after each use of a memory, so memory must cost far
     more. Episodes are longer than any span, so that every memory comes to its ramp and pays there.
@@ -164,9 +159,9 @@ def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
         model=agent_model(world, memory or expiring),
         learning=ActorCritic(discount=0.98, entropy_weight=0.0005),
         optimizer=AgentOptimizer(rate=5e-4, schedule=COOLING, span_rate=0.3, clip=0.1),
-        penalty=PenaltySchedule(while_metric=650.0),
+        penalty=PenaltySchedule(while_metric=670.0),
         batch=1024,
-        steps=_updates(8000, memory),
+        steps=6000,
         log_every=20,
         save_every=500,
         evaluation_rows=4096,
