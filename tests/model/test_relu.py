@@ -1,9 +1,14 @@
 """ReLU and dropout that keep one tensor, against plain PyTorch with the same mask."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
+from expire_span.model.config import TransformerConfig
+from expire_span.model.layer import FeedForward
+from expire_span.model.memory import FixedSpan
 from expire_span.model.ops.relu import (
     ROWS_TOGETHER,
     dropped_relu,
@@ -11,6 +16,10 @@ from expire_span.model.ops.relu import (
     reference_dropped_relu,
     reference_relu_backward,
     relu_backward,
+)
+
+CONFIG = TransformerConfig(
+    vocab=8, layers=1, width=64, heads=1, feedforward=256, block=8, memory=FixedSpan(8)
 )
 
 
@@ -105,3 +114,53 @@ def test_it_is_a_proper_operator() -> None:
     relu_backward(torch.ones(2, 3), torch.ones(2, 3), 0.5)  # registered
     operator = torch.ops.expire_span.relu_backward.default
     torch.library.opcheck(operator, (torch.randn(4, 5), torch.randn(4, 5).relu(), 0.7))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # by PyTorch's own tracer
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_traced_it_gives_the_same_gradients(dropout: float) -> None:
+    module = FeedForward(replace(CONFIG, dropout=dropout))
+    states = learned(2, 6, 64, dtype=torch.float32)
+
+    def gradients(form: FeedForward) -> tuple[Tensor, ...]:
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16):
+            out = form(states)
+        return torch.autograd.grad(out.float().sin().sum(), [states, *module.parameters()])
+
+    traced = torch.compile(module, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(gradients(traced), gradients(module))
+    for gradient, parameter in zip(gradients(traced)[1:], module.parameters(), strict=True):
+        assert gradient.dtype == parameter.dtype
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_it_is_right_and_the_same_twice() -> None:
+    grad = torch.randn(32_768 + 5, 2048, device="cuda", dtype=torch.bfloat16)
+    out = torch.randn_like(grad).relu()
+    passed, sums = fused_relu_backward(grad, out, 0.7)
+    expected, expected_sums = reference_relu_backward(grad, out, 0.7)
+    torch.testing.assert_close(passed, expected)
+    torch.testing.assert_close(sums, expected_sums, rtol=1e-4, atol=1e-2)
+    again, sums_again = fused_relu_backward(grad, out, 0.7)
+    assert torch.equal(passed, again)
+    assert torch.equal(sums, sums_again)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # what the compiler says of itself
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_compiled_on_a_gpu_it_gives_the_same_gradients(dropout: float) -> None:
+    module = FeedForward(replace(CONFIG, dropout=dropout)).cuda()
+    states = torch.randn(4, 32, 64, device="cuda", requires_grad=True)
+    learned_ones = [states, *module.parameters()]
+
+    def gradients() -> list[Tensor]:
+        torch.manual_seed(1)
+        with torch.autocast("cuda", torch.bfloat16):
+            out = module(states)
+        return list(torch.autograd.grad(out.float().sin().sum(), learned_ones))
+
+    eager = gradients()
+    module.compile()
+    torch.testing.assert_close(gradients(), eager, rtol=2e-2, atol=2e-2)
