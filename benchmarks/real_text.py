@@ -5,8 +5,8 @@
 `train_step.py` times steps whose memory stays as it is. Here the same model learns enwik8 from the
 beginning (`enwik8_speedrun`: 12 layers, L 16k, B 64, K 512, no dropout), its spans change, and with
 them the sizes of memory: a block of new sizes cannot be replayed. Prints a line every 50 updates,
-and one of JSON at the end; `changes` are updates after which a layer had another size. Nothing is
-reported if a replayed block leaves other gradients than a launched one.
+and one of JSON at the end, unless a replayed block then leaves other gradients than a launched one;
+`changes` are updates after which a layer had another size. Needs a GPU.
 """
 
 import argparse
@@ -36,12 +36,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2.0)
     args = parser.parse_args()
     trainer = Trainer(replace(enwik8_speedrun("single"), task=Enwik8(str(args.data))))
-    assert trainer.replay is not None
+    if trainer.replay is None:
+        raise SystemExit("Nothing is replayed here: this needs a CUDA device, and Triton.")
     end = time.perf_counter() + 60 * args.minutes
     lines: list[dict[str, float]] = []
     columns = ("step", "bpb", "ms", "live", "held", "room", "replayed", "changes", "gb")
     print("".join(f"{name:>10}" for name in columns))
-    while time.perf_counter() < end:
+    while time.perf_counter() < end or not lines:
         ms, changes = updates(trainer)
         found = trainer.report()
         lines.append({
@@ -51,7 +52,7 @@ def main() -> int:
             "live": found["live"],
             "held": found["held"],
             "room": room(trainer),
-            "replayed": trainer.replay.share(),
+            "replayed": trainer.replay.share_since_last(),
             "changes": changes,
             "gb": torch.cuda.max_memory_allocated() / 1e9,
         })  # fmt: skip

@@ -153,18 +153,29 @@ def compare(args: argparse.Namespace, path: Path) -> tuple[float, float]:
 
 def replay_agrees(trainer: Trainer) -> bool:
     """Whether a block that is replayed leaves the very gradients that a launched one leaves."""
+    replay = trainer.replay
+    if replay is None:
+        return True
     batch = trainer.stream.read(512).to("cuda")
     # A replay writes where the one before left its memory.
     trainer.memories = tuple(m.map(lambda _, tensor: tensor.clone()) for m in trainer.memories)
-    state, replay = torch.cuda.get_rng_state(), trainer.replay
-    found = []
-    for trainer.replay in (replay, None):
+    state = torch.cuda.get_rng_state()
+
+    def gradients_left() -> list[Tensor]:
         torch.cuda.set_rng_state(state)
         trainer.learn(batch, batch.scored.sum())
-        found.append([p.grad.clone() for p in trainer.model.parameters() if p.grad is not None])
+        found = [p.grad.clone() for p in trainer.model.parameters() if p.grad is not None]
         trainer.optimizer.zero_grad()
+        return found
+
+    gradients_left()  # now sizes like these have been seen
+    before = replay.replayed
+    replayed = gradients_left()
+    trainer.replay = None
+    launched = gradients_left()
     trainer.replay = replay
-    return all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    same = all(torch.equal(one, other) for one, other in zip(replayed, launched, strict=True))
+    return same and replay.replayed == before + 1
 
 
 def most_far(trainer: Trainer) -> int:

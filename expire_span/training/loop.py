@@ -154,7 +154,7 @@ class Run:
     def _report(self) -> None:
         metrics = self.trainer.report() | self.pace.since_last(self.trainer.step)
         if self.trainer.replay is not None:
-            metrics["replayed_share"] = self.trainer.replay.share()
+            metrics["replayed_share"] = self.trainer.replay.share_since_last()
         self._log(metrics)
         self.bar.set_postfix(summary(metrics, self.trainer.score.metric))
 

@@ -2,9 +2,9 @@
 
 A block through twelve compiled layers is some two thousand kernels, which take the host longer to
 launch than the GPU to run. They are launched in the same way as long as all shapes stay the same,
-and shapes change seldom: memory has room in chunks. So when several of the last blocks had the same
-shapes, what the host launches for such a one is captured, and from then on replayed with other
-numbers. A block of new shapes runs as usual.
+and shapes change seldom: memory has room to spare. So when shapes come again, what the host
+launches for such a block is captured, and from then on replayed with other numbers. A block of new
+shapes runs as usual.
 
 The memory and the spans that a replay returns lie in buffers which the next one writes again: they
 are to be used before that, as a training loop does, or cloned.
@@ -152,7 +152,7 @@ class Replay:
         done.objective.backward()
         return done
 
-    def share(self) -> float:
+    def share_since_last(self) -> float:
         """Share of the blocks since the last look that were replayed; then count from here."""
         share = self._replayed_since / max(self._read_since, 1)
         self._read_since, self._replayed_since = 0, 0
@@ -164,7 +164,7 @@ class Replay:
         self._lately.clear()
 
     def worth_capturing(self, shapes: Any) -> bool:
-        """Whether blocks of these shapes come often, and there is or can be made place for them.
+        """Whether blocks of these shapes come again, and there is or can be made place for them.
 
         A graph gives way only if it has not been used lately: capturing takes as long as several
         blocks, so it must not become a habit.

@@ -110,10 +110,11 @@ def test_nothing_gives_nothing() -> None:
     assert torch.equal(sums, torch.zeros(4))
 
 
-def test_it_is_a_proper_operator() -> None:
-    relu_backward(torch.ones(2, 3), torch.ones(2, 3), 0.5)  # registered
-    operator = torch.ops.expire_span.relu_backward.default
-    torch.library.opcheck(operator, (torch.randn(4, 5), torch.randn(4, 5).relu(), 0.7))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kept", [1.0, 0.7])
+def test_it_is_a_proper_operator(dtype: torch.dtype, kept: float) -> None:
+    grad, out = torch.randn(5, 4, dtype=dtype).T, torch.randn(4, 5, dtype=dtype).relu()
+    torch.library.opcheck(relu_backward, (grad, out, kept))
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # by PyTorch's own tracer
@@ -134,6 +135,10 @@ def test_traced_it_gives_the_same_gradients(dropout: float) -> None:
         assert gradient.dtype == parameter.dtype
 
 
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@on_a_gpu
 @pytest.mark.gpu
 def test_on_a_gpu_it_is_right_and_the_same_twice() -> None:
     grad = torch.randn(32_768 + 5, 2048, device="cuda", dtype=torch.bfloat16)
@@ -147,20 +152,21 @@ def test_on_a_gpu_it_is_right_and_the_same_twice() -> None:
     assert torch.equal(sums, sums_again)
 
 
+@on_a_gpu
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # what the compiler says of itself
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_compiled_on_a_gpu_it_gives_the_same_gradients(dropout: float) -> None:
     module = FeedForward(replace(CONFIG, dropout=dropout)).cuda()
     states = torch.randn(4, 32, 64, device="cuda", requires_grad=True)
-    learned_ones = [states, *module.parameters()]
+    wanted = [states, *module.parameters()]
 
     def gradients() -> list[Tensor]:
         torch.manual_seed(1)
         with torch.autocast("cuda", torch.bfloat16):
             out = module(states)
-        return list(torch.autograd.grad(out.float().sin().sum(), learned_ones))
+        return list(torch.autograd.grad(out.float().sin().sum(), wanted))
 
     eager = gradients()
-    module.compile()
+    module.compile(fullgraph=True)
     torch.testing.assert_close(gradients(), eager, rtol=2e-2, atol=2e-2)

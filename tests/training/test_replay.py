@@ -1,5 +1,7 @@
 """Which blocks are captured and replayed; the graphs themselves need a GPU (`test_gpu.py`)."""
 
+from types import SimpleNamespace
+
 from expire_span.model.transformer import Transformer
 from expire_span.training.replay import LATELY, Replay
 from small_runs import small_experiment
@@ -53,3 +55,30 @@ def test_a_graph_that_is_not_used_any_more_gives_way() -> None:
         replay.see(shapes)
     assert replay.see("b")
     assert not replay.see("a")
+
+
+class Pretending(Replay):
+    """Reads and replays nothing, but counts."""
+
+    def __init__(self) -> None:
+        model = Transformer(small_experiment().model)
+        done = SimpleNamespace(objective=SimpleNamespace(backward=lambda: None))
+        super().__init__(model, read=lambda work: done)
+
+    def _capture(self, work: object) -> SimpleNamespace:
+        return SimpleNamespace(replay=lambda work: None)
+
+
+def test_the_share_of_replayed_blocks_is_that_since_the_last_look() -> None:
+    replay = Pretending()
+
+    def read(shapes: str) -> None:
+        replay(SimpleNamespace(shapes=lambda: (shapes,), memory=SimpleNamespace(clock=0)))
+
+    assert replay.share_since_last() == 0
+    for shapes in "aaab":
+        read(shapes)
+    assert replay.share_since_last() == 0.5
+    assert replay.replayed == 2
+    read("a")
+    assert replay.share_since_last() == 1

@@ -59,12 +59,12 @@ class ShrinkingMemory(State):
     """What `AdaptiveSpanKeeper.keep` returns: how many states are needed, the device knows."""
 
     states: Tensor  # [B, N, D]
-    sizes: Tensor
+    offer: Tensor
     """How many of the last states are needed or can be kept; see `room.offers`."""
 
     def held(self, number: Tensor) -> Tensor:
-        """As many, if there are so many."""
-        return number.clamp(max=self.states.shape[1])
+        """As many."""
+        return number
 
     def settle(self, size: int) -> RecentMemory:
         """The memory with that many."""
@@ -100,9 +100,12 @@ class AdaptiveSpanKeeper(Keeper):
     ) -> "ShrinkingMemory":
         """As many of the last states as the head that looks furthest can see."""
         furthest = torch.ceil(self.ratio.detach().double().max() * self.max_span + self.ramp)
-        states, past = sets[0].states, sets[0].states.shape[1] - window.length
-        sizes = offers(furthest.long(), past, chunk=max(window.length // 4, 1), most_spare=1)
-        return ShrinkingMemory(last_states(states, self.max_span), sizes)
+        past = sets[0].states.shape[1] - window.length
+        states = last_states(sets[0].states, self.max_span)
+        needed = furthest.long().clamp(max=states.shape[1])
+        # A span changes a little from update to update, so it needs little to spare.
+        offer = offers(needed, past, chunk=max(window.length // 4, 1), most_spare=1)
+        return ShrinkingMemory(states, offer)
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
         """z L of each head."""

@@ -53,7 +53,7 @@ class Unsettled(Protocol):
     """Memory of which only the device knows how much there is."""
 
     @property
-    def sizes(self) -> Tensor:
+    def offer(self) -> Tensor:
         """How many states stay, and what it can be settled with, int64 [4]; see `room.offers`."""
         ...
 
@@ -88,7 +88,7 @@ class Settling:
     @classmethod
     def of(cls, kept: Sequence[Kept]) -> "Settling":
         """These memories, their sizes still on the device."""
-        offered = [memory.sizes for memory in kept if not isinstance(memory, LayerMemory)]
+        offered = [memory.offer for memory in kept if not isinstance(memory, LayerMemory)]
         sizes = agree(torch.stack(offered)) if offered else torch.empty(0, dtype=torch.int64)
         return cls(tuple(kept), sizes)
 
@@ -97,7 +97,7 @@ class Settling:
         held = [
             like.new_full((), memory.held())
             if isinstance(memory, LayerMemory)
-            else memory.held(memory.sizes[0]).to(like.dtype)
+            else memory.held(memory.offer[0]).to(like.dtype)
             for memory in self.kept
         ]
         return torch.stack(held)

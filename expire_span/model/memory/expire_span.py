@@ -132,7 +132,7 @@ class UnsettledMemory(State):
 
     near: Tensor
     pool: Pool
-    sizes: Tensor
+    offer: Tensor
     """How many older states stay or can be taken, of all rows together; see `room.offers`."""
 
     def held(self, number: Tensor) -> Tensor:
@@ -201,7 +201,8 @@ class ExpireSpanKeeper(Keeper):
         pool = candidates.choose(deadline, stays & (ends >= window.length), self.policy.budget)
         recent = last_states(near.states, self.block)
         batch, held, _ = recent.shape
-        return UnsettledMemory(recent, pool, pool.sizes(chunk=batch * max(held // 4, 1)))
+        most = None if self.policy.budget is None else batch * self.policy.budget
+        return UnsettledMemory(recent, pool, pool.offer(batch * max(held // 4, 1), most))
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
         """e of the block's own states, [B, T]."""

@@ -15,6 +15,10 @@ from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.rows import take_rows
 from expire_span.model.ops.span_attention import rows_of
 
+MOST_SPARE = 16
+"""Chunks, of a quarter block in each row: so much does the largest memory of a layer on enwik8 grow
+and shrink within a few dozen blocks."""
+
 
 @dataclass(frozen=True)
 class PackedStates(State):
@@ -38,7 +42,9 @@ class PackedStates(State):
 
     def with_room(self, count: int) -> "PackedStates":
         """The same with room for at least `count` states of all rows together."""
-        more = max(count - len(self.times), 0)
+        more = count - len(self.times)
+        if more <= 0:
+            return self
         return PackedStates(
             states=F.pad(self.states, (0, 0, 0, more)),
             times=F.pad(self.times, (0, more), value=-NEVER),
@@ -99,22 +105,28 @@ class Pool(State):
     order: Tensor  # int64 [M]
     offsets: Tensor  # int64 [B + 1]; the last is the number that stay
 
-    def sizes(self, chunk: int) -> Tensor:
-        """How many stay, and how many can be taken, to choose from; see `room.offers`."""
+    def offer(self, chunk: int, most: int | None = None) -> Tensor:
+        """How many stay, and how many can be taken, to choose from; see `room.offers`.
+
+        Args:
+            chunk: sizes are multiples of it.
+            most: that can ever stay.
+        """
         now = len(self.candidates.packed)
-        return offers(self.offsets[-1], now, chunk, most_spare=16)
+        offered = offers(self.offsets[-1], now, chunk, MOST_SPARE)
+        return offered if most is None else offered.clamp(max=-(-most // chunk) * chunk)
 
     def take(self, count: int) -> PackedStates:
         """The states that stay; what `count` leaves room for beside them is long gone."""
-        all_, more = self.candidates, max(count - len(self.order), 0)
-        index = F.pad(self.order[:count], (0, more))
-        stays = torch.arange(count, device=index.device) < self.offsets[-1]
-        return PackedStates(
+        index, all_ = self.order[:count], self.candidates
+        stays = torch.arange(len(index), device=index.device) < self.offsets[-1]
+        taken = PackedStates(
             states=take_rows(all_.packed, all_.leaving, index),
             times=torch.where(stays, all_.times[index], -NEVER),
             rows=all_.rows[index],
             offsets=self.offsets,
         )
+        return taken.with_room(count)
 
 
 def best_first(rows: Tensor, worth: Tensor, stays: Tensor) -> Tensor:

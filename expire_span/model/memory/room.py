@@ -4,11 +4,11 @@ On a CPU there is room for just those that stay. On a GPU there is some more, in
 memory is used again and again, and captured graphs too, which need all layers to have the sizes
 they had before. So a layer that must grow takes room to spare, and whoever has too little to spare
 grows along; sizes shrink only when all layers together have far too much. What is in spare room
-costs no attention, only its projection.
+costs no attention, but is projected, sorted and copied like the rest.
 
 How much to spare: a layer that has had to change before will have to again, since what a text is
-worth remembering comes and goes by tens of percent. It gets half as much again. One that settles
-for the first time, as with spans that do not change, gets little.
+worth remembering comes and goes by tens of percent. It gets half as much again, up to a limit. One
+that settles for the first time, as with spans that do not change, gets little.
 
 Example: chunks of 8, two layers with room for 16 and 40. With 14 and 9 states both stay as they
 are. With 17 and 9 the first must grow, to 17 and 8 more, in chunks: 32. The second has enough.
@@ -30,7 +30,7 @@ def offers(number: Tensor, now: int, chunk: int, most_spare: int) -> Tensor:
         number: of states that stay.
         now: for how many there is room.
         chunk: sizes are multiples of it.
-        most_spare: chunks; large memories change slowly, so they need no more.
+        most_spare: the limit, in chunks.
     """
     if number.is_cuda:
         return in_chunks(number, now, chunk, most_spare)

@@ -20,7 +20,7 @@ ROWS_TOGETHER = 256
 
 
 def dropped_relu(hidden: Tensor, bias: Tensor, dropout: float) -> Tensor:
-    """ReLU and dropout of [..., D].
+    """ReLU and dropout of [.., .., D]; can be differentiated once.
 
     Args:
         hidden: what a linear layer gave, its bias [D] added without a gradient.
@@ -62,6 +62,8 @@ class DroppedRelu(torch.autograd.Function):
         return passed.view_as(grad), sums.to(ctx.type), None
 
 
+# An operator, so that a compiler takes it as it is.
+@torch.library.custom_op("expire_span::relu_backward", mutates_args=())
 def relu_backward(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor, Tensor]:
     """What passes of the gradient [N, D], and its sum over N [D] in at least float32.
 
@@ -70,24 +72,20 @@ def relu_backward(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor, Tenso
         out: the result.
         kept: share that dropout keeps.
     """
-    return _relu_backward(grad, out, kept)
-
-
-# An operator, so that a compiler takes it as it is.
-@torch.library.custom_op("expire_span::relu_backward", mutates_args=())
-def _relu_backward(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor, Tensor]:
     fast = grad.is_cuda and grad.dtype != torch.float64 and has_triton()
     return (fused_relu_backward if fast else reference_relu_backward)(grad, out, kept)
 
 
-@_relu_backward.register_fake
+@relu_backward.register_fake
 def _(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor, Tensor]:
     return grad.new_empty(grad.shape), grad.new_empty(grad.shape[1], dtype=_precise(grad))
 
 
 def reference_relu_backward(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor, Tensor]:
     """The same in plain PyTorch."""
-    passed = torch.where(out <= 0, 0, grad.to(_precise(grad)) / kept)
+    grown = grad.to(_precise(grad))
+    # Where `out` is not a number, the gradient passes: it must not be hidden.
+    passed = torch.ops.aten.threshold_backward(grown / kept if kept < 1 else grown, out, 0)
     return passed.to(grad.dtype).contiguous(), passed.sum(0)
 
 
@@ -102,9 +100,9 @@ def fused_relu_backward(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor,
     sums = grad.new_empty(parts, width, dtype=_precise(grad))
     columns = 256
     if grad.numel():
-        relu_backward_kernel[(-(-width // columns), parts)](
-            grad, out, passed, sums, count, width, kept, ROWS=ROWS_TOGETHER, BR=16, BC=columns,
-            num_warps=8,
+        relu_backward_kernel[(parts, -(-width // columns))](
+            grad, out, passed, sums, count, width, kept,
+            DROPOUT=kept < 1, ROWS=ROWS_TOGETHER, BR=16, BC=columns, num_warps=8,
         )  # fmt: skip
     return passed, sums.sum(0)
 

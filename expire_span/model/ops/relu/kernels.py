@@ -15,23 +15,26 @@ def relu_backward_kernel(
     N,
     D,
     kept,
+    DROPOUT: tl.constexpr,
     ROWS: tl.constexpr,
     BR: tl.constexpr,
     BC: tl.constexpr,
 ):
     """BC columns of ROWS rows, and their sums."""
-    o_c = tl.program_id(0) * BC + tl.arange(0, BC)
+    i_r, i_c = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    o_c = i_c * BC + tl.arange(0, BC)
     m_c = (o_c < D)[None, :]
-    first = tl.program_id(1).to(tl.int64) * ROWS
     b_sum = tl.zeros([BR, BC], dtype=sums.dtype.element_ty)
     for start in range(0, ROWS, BR):
-        o_r = first + start + tl.arange(0, BR)
+        o_r = i_r * ROWS + start + tl.arange(0, BR)
         mask = (o_r < N)[:, None] & m_c
         offset = o_r[:, None] * D + o_c[None, :]
         b_grad = tl.load(grad + offset, mask=mask, other=0.0).to(b_sum.dtype)
         b_out = tl.load(out + offset, mask=mask, other=0.0)
-        # What is not a number is neither: it must not be hidden.
-        b_passed = tl.where(b_out <= 0, 0.0, b_grad / kept)
+        if DROPOUT:
+            b_grad /= kept
+        # Where `out` is not a number, the gradient passes: it must not be hidden.
+        b_passed = tl.where(b_out <= 0, 0.0, b_grad)
         tl.store(passed + offset, b_passed.to(passed.dtype.element_ty), mask=mask)
         b_sum += b_passed
-    tl.store(sums + tl.program_id(1) * D + o_c, tl.sum(b_sum, axis=0), mask=o_c < D)
+    tl.store(sums + i_r * D + o_c, tl.sum(b_sum, axis=0), mask=o_c < D)
