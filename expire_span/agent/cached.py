@@ -25,6 +25,7 @@ from expire_span.agent.graphs import capture, copy_all
 from expire_span.agent.ports import Decision
 from expire_span.agent.rollout import Block, Situation, choose
 from expire_span.agent.tally import Tally
+from expire_span.model.attention import table_rows
 from expire_span.model.layer import Layer
 from expire_span.model.memory import Memory, StateSet, Window
 from expire_span.model.memory.recent import RecentMemory
@@ -51,7 +52,7 @@ class Cache:
     layers: tuple[LayerCache, ...]
     times: Tensor  # int64 [N]
     last: Tensor  # int64 [B, 1, N], latest query that may see each slot, by the policy alone
-    positions: slice | None
+    positions: tuple[int, int] | None
     before: int  # slots held before the block (S)
     attention: str  # which implementation computes it
 
@@ -232,7 +233,7 @@ class CachedActor:
             assert own is not None
             kept.deadlines.index_copy_(2, place, own)
             deadline = kept.deadlines - step
-        table = None if cache.positions is None else self._model.positions[cache.positions]
+        table = table_rows(self._model.positions, cache.positions)
         attended = span_attention(
             _heads(layer, attention.query(readable)),
             [KeySet(kept.keys, kept.values, visible, deadline, table)],

@@ -55,7 +55,7 @@ class SpanSelfAttention(nn.Module):
                 values=self._split(self.value(states)),
                 seen=one.seen,
                 deadline=deadline,
-                positions=None if one.positions is None else positions[one.positions],
+                positions=table_rows(positions, one.positions),
             )
             for one, states, deadline in zip(sets, readable, deadlines, strict=True)
         ]
@@ -67,3 +67,8 @@ class SpanSelfAttention(nn.Module):
     def _split(self, states: Tensor) -> Tensor:
         """[..., D] -> [..., H, E]"""
         return states.unflatten(-1, (self.heads, -1))
+
+
+def table_rows(table: Tensor, rows: tuple[int, int] | None) -> Tensor | None:
+    """Some rows of a table, from the first and by their number; None if there are none."""
+    return None if rows is None else table.narrow(0, *rows)

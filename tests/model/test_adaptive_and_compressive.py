@@ -103,8 +103,7 @@ def visible(one: StateSet, query: int, row: int = 0) -> dict[float, int]:
     )
     assert one.positions is not None
     return {
-        one.states[row, n].item(): one.positions.start
-        + (query - first[n].item()) // one.seen.stride
+        one.states[row, n].item(): one.positions[0] + (query - first[n].item()) // one.seen.stride
         for n in range(one.states.shape[1])
         if first[n] <= query <= last[n]
     }
@@ -221,3 +220,18 @@ def test_bf16_autocast_does_not_round_the_span_that_is_told(memory, span) -> Non
     with torch.autocast("cpu", dtype=torch.bfloat16):
         stats = model(random_tokens(1, 3), model.start(1)).stats
     assert stats.mean_span.tolist() == stats.max_span.tolist() == [span, span]
+
+
+def test_a_long_window_that_is_nearly_empty_needs_few_positions() -> None:
+    model = make_model(Case(AdaptiveSpan(1000, 5), block=8))
+    set_ratios(model, [0.02, 0.01])
+    memory = model.start(2)
+    window = Window(length=8, clock=0, origin=memory.origin)
+    keeper = model.stack()[0].keeper
+    (first,) = keeper.read(memory.layers[0], torch.zeros(2, 8, 8), window)
+    assert first.positions == (0, 8)
+    for part in random_tokens(2, 80).split(8, dim=1):
+        memory = model(part, memory).memory
+    (later,) = keeper.read(memory.layers[0], torch.zeros(2, 8, 8), window)
+    assert later.positions == (0, 8 + memory.layers[0].states.shape[1])
+    assert later.positions[1] < 40

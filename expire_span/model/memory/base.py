@@ -134,14 +134,14 @@ class StateSet:
         states: raw states; dense [B, N, D], packed [M, D].
         times: time of each state (of the oldest one in a pooled state), int64 [N] or [M].
         seen: who may see each of them.
-        positions: which rows of the position table belong to them, or None for no positions.
+        positions: first and number of the rows of the position table that belong to them, or None.
         rows: the row of each packed state, int64 [M]; None for a dense set.
     """
 
     states: Tensor
     times: Tensor
     seen: Visibility
-    positions: slice | None
+    positions: tuple[int, int] | None
     rows: Tensor | None = None
 
 

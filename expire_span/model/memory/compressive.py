@@ -181,5 +181,5 @@ class CompressiveKeeper(Keeper):
         # earlier episode is seen through it.
         last = torch.minimum(window.last(times, window.rows()), edge)
         seen = Visibility(first[None, None], last, stride=self.rate)
-        rows = slice(self.span, self.span + self.compressed + 1)
+        rows = (self.span, self.compressed + 1)
         return StateSet(slots, times, seen, rows)

@@ -173,7 +173,7 @@ class ExpireSpanKeeper(Keeper):
             last=window.last(far.times, far.rows),
             offsets=far.offsets,
         )
-        positions = None if self.policy.positions == "near" else slice(0, rows)
+        positions = None if self.policy.positions == "near" else (0, rows)
         return near, StateSet(far.states.to(states.dtype), far.times, seen, positions, far.rows)
 
     def deadlines(self, sets: Sequence[StateSet], readable: Sequence[Tensor]) -> Deadlines:

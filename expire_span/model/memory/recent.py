@@ -55,7 +55,8 @@ def recent_states(
         last = torch.minimum(last, times + span)
     seen = Visibility(first=(times + 1)[None, None], last=last, begin=-past.shape[1])
     states = torch.cat([past.to(present.dtype), present], dim=1)
-    return StateSet(states, times, seen, slice(0, positions))
+    # No more rows than there are distances: each costs a product with every query.
+    return StateSet(states, times, seen, (0, min(positions, states.shape[1])))
 
 
 def last_states(states: Tensor, count: int) -> Tensor:
