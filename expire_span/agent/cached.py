@@ -98,15 +98,23 @@ class CachedActor:
         length: steps of a block.
         compiled: whether a step is compiled before it is captured for a GPU; that takes a minute
             and makes it several times quicker.
+        limit: distance beyond which nothing is remembered, if not as far as the memory reaches.
     """
 
     def __init__(
-        self, model: Transformer, game: Game, batch: int, length: int, compiled: bool = True
+        self,
+        model: Transformer,
+        game: Game,
+        batch: int,
+        length: int,
+        compiled: bool = True,
+        limit: int | None = None,
     ):
         self._model = model
         self._game = game
         self._length = length
         self._compiled = compiled
+        self._limit = limit
         self._recorded = _buffers(game, batch, length, model.positions.dtype)
         self._graphs: _Graphs | None = None
 
@@ -136,7 +144,7 @@ class CachedActor:
     def open(self, memory: Memory) -> Cache:
         """The cache of a block that begins with this memory."""
         model, batch = self._model, memory.batch
-        window = Window(self._length + 1, clock=0, origin=memory.origin)
+        window = Window(self._length + 1, clock=0, origin=memory.origin, limit=self._limit)
         coming = model.positions.new_zeros(batch, self._length + 1, model.config.width)
         pairs = list(zip(model.stack(), memory.layers, strict=True))
         sets = [layer.keeper.read(remembered, coming, window)[0] for layer, remembered in pairs]

@@ -82,6 +82,7 @@ Args:
 def evaluate(
     run: Annotated[Path, tyro.conf.Positional],
     rows: int | None = None,
+    limit: int | None = None,
     seed: int = 1000,
     device: str = "auto",
 ) -> None:
@@ -90,12 +91,14 @@ def evaluate(
     Args:
         run: folder that `train` or `release` wrote.
         rows: episodes; as at the end of training if left out.
+        limit: cut every memory at this distance, to find out what longer memory is worth.
         seed: which episodes.
         device: auto, cpu, cuda ...
     """
     experiment, model = load_agent(run, device)
     rows = experiment.evaluation_rows if rows is None else rows
-    _print({"run": str(run), **evaluate_agent(model, experiment.world, rows=rows, seed=seed)})
+    found = evaluate_agent(model, experiment.world, rows=rows, seed=seed, limit=limit)
+    _print({"run": str(run), "limit": limit, **found})
 
 
 def watch(

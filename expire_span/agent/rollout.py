@@ -84,9 +84,15 @@ def log_prob_of(log_probs: Tensor, actions: Tensor) -> Tensor:
 
 @torch.no_grad()
 def act_block(
-    model: Transformer, game: Game, situation: Situation, memory: Memory, tally: Tally, length: int
+    model: Transformer,
+    game: Game,
+    situation: Situation,
+    memory: Memory,
+    tally: Tally,
+    length: int,
+    limit: int | None = None,
 ) -> tuple[Block, Situation, Tally]:
-    """Make `length` steps in every row.
+    """Make `length` steps in every row, remembering nothing beyond a distance of `limit`.
 
     Memory does not come out: the update reads the block again, and returns it.
     """
@@ -94,7 +100,7 @@ def act_block(
     taken: dict[str, list[Tensor]] = {name: [] for name in _RECORDED}
     for _ in range(length):
         seen = game.observe(world)
-        decision, memory = _decide(model, seen, fresh, memory)
+        decision, memory = _decide(model, seen, fresh, memory, limit)
         actions, log_probs = choose(decision, situation.key, time)
         outcome = game.step(world, actions)
         tally = tally.add(game, outcome)
@@ -102,7 +108,7 @@ def act_block(
         for name, tensor in zip(_RECORDED, step, strict=True):
             taken[name].append(tensor)
         world, fresh, time = outcome.state, outcome.done, time + 1
-    decision, _ = _decide(model, game.observe(world), fresh, memory)
+    decision, _ = _decide(model, game.observe(world), fresh, memory, limit)
     stacked = {name: torch.stack(tensors, dim=1) for name, tensors in taken.items()}
     after = replace(situation, world=world, fresh=fresh, time=time)
     return Block(**stacked, next_value=decision.value), after, tally
@@ -112,8 +118,8 @@ _RECORDED = ("observations", "starts", "actions", "log_probs", "rewards", "done"
 
 
 def _decide(
-    model: Transformer, seen: Tensor, fresh: Tensor, memory: Memory
+    model: Transformer, seen: Tensor, fresh: Tensor, memory: Memory, limit: int | None
 ) -> tuple[Decision, Memory]:
     """One step of every row through the model."""
-    step = model(seen.unsqueeze(1), memory, starts=fresh.unsqueeze(1))
+    step = model(seen.unsqueeze(1), memory, starts=fresh.unsqueeze(1), limit=limit)
     return model.head(step.hidden[:, 0]), step.memory

@@ -130,11 +130,18 @@ class AgentTrainer:
 class Actor:
     """Acts with cached keys and values where the memory allows it, and plainly where not."""
 
-    def __init__(self, model: Transformer, game: Game, batch: int, compiled: bool = False):
-        self._model, self._game = model, game
+    def __init__(
+        self,
+        model: Transformer,
+        game: Game,
+        batch: int,
+        compiled: bool = False,
+        limit: int | None = None,
+    ):
+        self._model, self._game, self._limit = model, game, limit
         self._cached = None
         if can_cache(model.start(1)):
-            self._cached = CachedActor(model, game, batch, model.config.block, compiled)
+            self._cached = CachedActor(model, game, batch, model.config.block, compiled, limit)
 
     def act_block(
         self, situation: Situation, memory: Memory, tally: Tally
@@ -143,21 +150,29 @@ class Actor:
         if self._cached is not None:
             return self._cached.act_block(situation, memory, tally)
         length = self._model.config.block
-        return act_block(self._model, self._game, situation, memory, tally, length)
+        return act_block(self._model, self._game, situation, memory, tally, length, self._limit)
 
 
 @torch.no_grad()
 def evaluate_agent(
-    model: Transformer, world: World, *, rows: int, seed: int = 0
+    model: Transformer, world: World, *, rows: int, seed: int = 0, limit: int | None = None
 ) -> dict[str, float]:
-    """The world's measures over one whole episode in each row, and the memory used meanwhile."""
+    """The world's measures over one whole episode in each row, and the memory used meanwhile.
+
+    Args:
+        model: the agent.
+        world: where it acts.
+        rows: episodes.
+        seed: which ones.
+        limit: distance beyond which it remembers nothing, if not as far as its memory reaches.
+    """
     game = world.play(model.positions.device)
     situation, memory = begin(game, rows, seed), start_full(model, rows)
     tally, means = Tally.empty(game, episodes=1), Means()
-    actor = Actor(model, game, rows)
+    actor = Actor(model, game, rows, limit=limit)
     for _ in range(-(-world.limit // model.config.block)):
         block, situation, tally = actor.act_block(situation, memory, tally)
-        step = model(block.observations, memory, starts=block.starts)
+        step = model(block.observations, memory, starts=block.starts, limit=limit)
         memory = step.memory
         means.add(**vars(step.stats))
         if tally.counts.max() == rows:

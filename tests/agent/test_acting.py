@@ -137,22 +137,31 @@ def with_dense_memory(world: World, plain: Transformer) -> Transformer:
 
 
 def act(
-    model: Transformer, world: World, blocks: int, *, cached: bool, batch: int = 5
+    model: Transformer,
+    world: World,
+    blocks: int,
+    *,
+    cached: bool,
+    batch: int = 5,
+    limit: int | None = None,
 ) -> tuple[list[tuple[Block, Memory]], Situation, dict[str, float]]:
     """Blocks of an agent whose weights stay the same, each with the memory before it."""
     game, length = world.play(), model.config.block
     situation, tally = begin(game, batch, seed=3), Tally.empty(game)
     memory = start_full(model, batch) if cached else model.start(batch)
-    actor = CachedActor(model, game, batch, length)
+    actor = CachedActor(model, game, batch, length, limit=limit)
     acted = []
     for _ in range(blocks):
         if cached:
             block, situation, tally = actor.act_block(situation, memory, tally)
         else:
-            block, situation, tally = act_block(model, game, situation, memory, tally, length)
+            block, situation, tally = act_block(
+                model, game, situation, memory, tally, length, limit
+            )
         block = Block(**{name: tensor.clone() for name, tensor in vars(block).items()})
         acted.append((block, memory))
-        memory = model(block.observations, memory, starts=block.starts).memory.detach()
+        step = model(block.observations, memory, starts=block.starts, limit=limit)
+        memory = step.memory.detach()
     return acted, situation, tally.read(game)
 
 
@@ -170,12 +179,14 @@ def test_log_probabilities_read_again_are_those_acted_with(memory, world):
 
 @cached_memory
 @pytest.mark.parametrize(
-    ("world", "norm"), [(WORLDS["corridor"], "pre"), (WORLDS["portal"], "post")]
+    ("world", "norm", "limit"),
+    [(WORLDS["corridor"], "pre", None), (WORLDS["portal"], "post", None), (WORLD, "pre", 4)],
 )
-def test_cached_acting_equals_plain_acting(memory, world, norm):
+def test_cached_acting_equals_plain_acting(memory, world, norm, limit):
     plain = make_agent(world, memory, block=20, norm=norm)
-    expected, plain_end, plain_counts = act(plain, world, blocks=3, cached=False)
-    found, end, counts = act(with_dense_memory(world, plain), world, blocks=3, cached=True)
+    expected, plain_end, plain_counts = act(plain, world, blocks=3, cached=False, limit=limit)
+    full = with_dense_memory(world, plain)
+    found, end, counts = act(full, world, blocks=3, cached=True, limit=limit)
     assert counts == plain_counts
     assert counts["episodes"] > 0
     for name, tensor in plain_end.tensors().items():
@@ -183,6 +194,16 @@ def test_cached_acting_equals_plain_acting(memory, world, norm):
     for (block, _), (wanted, _) in zip(found, expected, strict=True):
         for name, tensor in vars(wanted).items():
             assert_same(vars(block)[name], tensor)
+
+
+@cached_memory
+def test_a_cut_is_felt_and_one_beyond_all_memory_is_not(memory):
+    model = with_dense_memory(WORLD, make_agent(WORLD, memory, block=20))
+    whole, *_ = act(model, WORLD, blocks=2, cached=True)
+    for limit, same in ((1000, True), (2, False)):
+        cut, *_ = act(model, WORLD, blocks=2, cached=True, limit=limit)
+        pairs = zip(whole, cut, strict=True)
+        assert all(torch.equal(a.log_probs, b.log_probs) for (a, _), (b, _) in pairs) == same
 
 
 @pytest.mark.slow
