@@ -42,7 +42,7 @@ from expire_span.training.folder import CHECKPOINTS, EXPERIMENT_FILE, load_run
 from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.log import read_lines
 from expire_span.training.loop import VALID, train
-from expire_span.training.records import differences, load_experiment, to_record
+from expire_span.training.records import changed_settings, load_experiment
 from expire_span.training.trainer import FREE_ON_RESUME
 
 CURVE_ROWS = 8
@@ -149,7 +149,7 @@ def run_line(
             result = {"failed": "out of memory"}
         except Stopped as stop:
             message = f"stopped during {line.label}; everything is saved, the same command goes on"
-            raise Stopped(message, stop.exit_status - 128) from None
+            raise stop.saying(message) from None
         _write(folder / RESULT, result)
         return result
 
@@ -177,9 +177,7 @@ def _check_settings(experiment: Experiment, folder: Path) -> None:
     path = folder / EXPERIMENT_FILE
     if not path.exists():
         return
-    ours = json.loads(json.dumps(to_record(experiment)))
-    names = differences(json.loads(path.read_text()), ours)
-    changed = [name for name in names if not name.startswith(FREE_ON_RESUME)]
+    changed = changed_settings(json.loads(path.read_text()), experiment, FREE_ON_RESUME)
     if changed:
         raise ValueError(
             f"{folder} was run with other settings; these differ: {', '.join(changed)}. Move it "

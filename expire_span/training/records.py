@@ -73,14 +73,19 @@ def check_same(saved: dict[str, Any], experiment: Any, free: tuple[str, ...]) ->
     """
     if experiment.optimizer.schedule.decay == "constant":
         free = (*free, "steps")  # a cosine would change its course
-    names = differences(saved, to_record(experiment))
-    changed = [name for name in names if not name.startswith(free)]
+    changed = changed_settings(saved, experiment, free)
     if changed:
         why = " (a rate that decays depends on the number of steps)" if "steps" in changed else ""
         raise ValueError(
             f"The checkpoint is of another experiment: resume it with its own settings; these "
             f"differ: {', '.join(changed)}{why}."
         )
+
+
+def changed_settings(saved: dict[str, Any], experiment: Any, free: tuple[str, ...]) -> list[str]:
+    """Names of the fields that differ from a record, but those that begin as one of `free` does."""
+    names = differences(saved, to_record(experiment))
+    return [name for name in names if not name.startswith(free)]
 
 
 def save_experiment(experiment: Any, path: Path) -> None:

@@ -133,9 +133,11 @@ class Replay:
         self._lately: deque[Any] = deque(maxlen=LATELY)  # shapes of the last blocks
         self._graphs: dict[Any, Captured] = {}
         self._pool: Any = None
+        self.blocks = 0
+        """Blocks that were read so far."""
         self.replayed = 0
-        """Blocks that were replayed so far."""
-        self._read_since, self._replayed_since = 0, 0  # the last look at their share
+        """Blocks of these that were replayed."""
+        self._told = (0, 0)  # both numbers at the last look at their share
 
     def __call__(self, work: Work) -> Pass:
         """Read a block; the gradients of its objective are then those of the parameters."""
@@ -143,10 +145,9 @@ class Replay:
         if self.worth_capturing(shapes):
             self._graphs[shapes] = self._capture(work)
         self._lately.append(shapes)
-        self._read_since += 1
+        self.blocks += 1
         if shapes in self._graphs:
             self.replayed += 1
-            self._replayed_since += 1
             return self._graphs[shapes].replay(work)
         done = self._read(work)
         done.objective.backward()
@@ -154,9 +155,9 @@ class Replay:
 
     def share_since_last(self) -> float:
         """Share of the blocks since the last look that were replayed; then count from here."""
-        share = self._replayed_since / max(self._read_since, 1)
-        self._read_since, self._replayed_since = 0, 0
-        return share
+        blocks, replayed = self._told
+        self._told = (self.blocks, self.replayed)
+        return (self.replayed - replayed) / max(self.blocks - blocks, 1)
 
     def forget(self) -> None:
         """Give back the memory of all graphs."""
