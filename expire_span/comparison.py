@@ -116,15 +116,18 @@ def _outcome(line: Line, table: Table, root: Path) -> Outcome:
 
 
 def _course(lines: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[float, float]]:
-    """The training metric of each line, and the seconds of all updates up to it."""
-    course, seconds, step = list[tuple[float, float]](), 0.0, 0
+    """The seconds of all updates up to each line, and the training metric there."""
+    return [(seconds, line[metric]) for seconds, line in timed(lines) if metric in line]
+
+
+def timed(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, Mapping[str, Any]]]:
+    """The lines that tell of updates, each with the seconds of all updates up to it."""
+    seconds, step = 0.0, 0
     for line in lines:
         if "seconds_per_step" in line:
             seconds += line["seconds_per_step"] * (line["step"] - step)
             step = line["step"]
-            if metric in line:
-                course.append((seconds, line[metric]))
-    return course
+            yield seconds, line
 
 
 def _paper_cell(line: Line, name: str) -> str:

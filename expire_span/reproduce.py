@@ -25,6 +25,7 @@ from expire_span.comparison import (
     Result,
     compare,
     copy_small,
+    timed,
     written_whole,
 )
 from expire_span.experiments import TABLES
@@ -199,7 +200,7 @@ def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
         "parameters": sum(parameter.numel() for parameter in model.parameters()) / 1e6,
         "shared": shared,
         **_oracle(experiment),
-        **_pace(folder / METRICS, experiment.log_every),
+        **pace(folder / METRICS),
         **_plain(_judge(experiment, model)),
         "valid": _plain(valid),
     }
@@ -272,15 +273,13 @@ def _plain(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if "/" not in name}
 
 
-def _pace(path: Path, log_every: int) -> dict[str, float]:
+def pace(path: Path) -> dict[str, float]:
     """What a run says of its time and memory: the usual update, all of them, the most memory."""
-    lines = read_lines(path)
-    seconds = [line["seconds_per_step"] for line in lines if "seconds_per_step" in line]
-    memory = [line["peak_memory_gb"] for line in lines if "peak_memory_gb" in line]
+    totals, lines = zip(*timed(read_lines(path)), strict=True)
     return {
-        "milliseconds": 1000 * statistics.median(seconds),
-        "seconds": log_every * sum(seconds),
-        "peak_gb": max(memory),
+        "milliseconds": 1000 * statistics.median(line["seconds_per_step"] for line in lines),
+        "seconds": totals[-1],
+        "peak_gb": max(line["peak_memory_gb"] for line in lines),
     }
 
 

@@ -235,6 +235,19 @@ def test_the_course_of_training_is_drawn_over_seconds(tmp_path: Path, monkeypatc
     assert all(list(other.course) == [] for other in others)
 
 
+def test_the_time_of_all_updates_counts_each_of_them_once(tmp_path: Path) -> None:
+    """The last line of a run often tells of fewer updates than the others."""
+    path = tmp_path / "metrics.jsonl"
+    lines = [
+        {"step": 50, "seconds_per_step": 0.5, "peak_memory_gb": 2.0},
+        {"step": 50, "valid/bpb": 4.1},
+        {"step": 100, "seconds_per_step": 0.25, "peak_memory_gb": 3.0},
+        {"step": 102, "seconds_per_step": 1.0, "peak_memory_gb": 1.0},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    assert module.pace(path) == {"milliseconds": 500, "seconds": 39.5, "peak_gb": 3.0}
+
+
 def test_a_name_that_no_model_has_lists_those_there_are(tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit):
         smoke("enwik8-overfit", tmp_path, "--only", "small")

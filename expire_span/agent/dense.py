@@ -20,7 +20,7 @@ from expire_span.model.memory import AdaptiveSpan, Deadlines, ExpireSpan, Keeper
 from expire_span.model.memory.adaptive_span import AdaptiveSpanKeeper
 from expire_span.model.memory.expire_span import ExpireSpanKeeper
 from expire_span.model.memory.memory import Memory
-from expire_span.model.memory.recent import RecentMemory, last_states, recent_states
+from expire_span.model.memory.recent import RecentMemory, keep_recent, recent_states
 from expire_span.model.transformer import Transformer
 
 
@@ -66,7 +66,7 @@ class DenseExpireSpanKeeper(ExpireSpanKeeper):
         self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window
     ) -> RecentMemory:
         """The last states."""
-        return RecentMemory(last_states(sets[0].states, self.held))
+        return RecentMemory(keep_recent(sets[0], self.held))
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class DenseAdaptiveSpanKeeper(AdaptiveSpanKeeper):
         self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window
     ) -> RecentMemory:
         """The last states."""
-        return RecentMemory(last_states(sets[0].states, self.max_span))
+        return RecentMemory(keep_recent(sets[0], self.max_span))
 
 
 _DENSE: dict[type, type] = {ExpireSpan: DenseExpireSpan, AdaptiveSpan: DenseAdaptiveSpan}

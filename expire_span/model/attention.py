@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import Deadlines, StateSet
+from expire_span.model.ops.linear import recent_linear
 from expire_span.model.ops.span_attention import KeySet, span_attention
 
 
@@ -51,8 +52,8 @@ class SpanSelfAttention(nn.Module):
         """
         key_sets = [
             KeySet(
-                keys=self._split(self.key(states)),
-                values=self._split(self.value(states)),
+                keys=self._split(project(self.key, states, one)),
+                values=self._split(project(self.value, states, one)),
                 seen=one.seen,
                 deadline=deadline,
                 positions=table_rows(positions, one.positions),
@@ -67,6 +68,17 @@ class SpanSelfAttention(nn.Module):
     def _split(self, states: Tensor) -> Tensor:
         """[..., D] -> [..., H, E]"""
         return states.unflatten(-1, (self.heads, -1))
+
+
+def project(linear: nn.Linear, readable: Tensor, states: StateSet) -> Tensor:
+    """A linear map, without bias, of the states as they are read.
+
+    Where nothing but the block's own states can have a gradient, only theirs is computed; a norm
+    in between would learn from all of them.
+    """
+    if states.parts is None or readable is not states.states or states.parts[0].requires_grad:
+        return linear(readable)
+    return recent_linear(readable, states.parts[1], linear.weight)
 
 
 def table_rows(table: Tensor, rows: tuple[int, int] | None) -> Tensor | None:

@@ -82,15 +82,18 @@ class Layer(nn.Module):
                 written and still expires.
             attached: whether gradients flow from what is kept into this block.
         """
-        sets = self.keeper.read(memory, _as_computed(states), window)
+        computed = _as_computed(states)
+        sets = self.keeper.read(memory, computed, window)
         with torch.no_grad() if dropped else nullcontext():
             readable = [self.readable(one.states) for one in sets]
             deadlines = self.keeper.deadlines(sets, readable)
             penalty = self.keeper.penalty(sets, deadlines, window)
         if not dropped:
-            present = readable[0][:, -window.length :]
+            present = readable[0][:, -window.length :] if self.pre_norm else computed
             attended = self.attention(present, sets, readable, deadlines, positions, impl)
-        kept = self.keeper.keep(sets if attached else _detached(sets), deadlines, window)
+        kept = self.keeper.keep(
+            sets if attached else [one.detach() for one in sets], deadlines, window
+        )
         spans = self.keeper.spans(sets, deadlines, window).detach().float()
         return LayerStep(
             states=states if dropped else self.after_attention(states, attended),
@@ -120,13 +123,6 @@ class Layer(nn.Module):
             return states + self.feedforward(self.feedforward_norm(states))
         states = self.attention_norm(states)
         return self.feedforward_norm(states + self.feedforward(states))
-
-
-def _detached(sets: Sequence[StateSet]) -> list[StateSet]:
-    """The same states without the history that gradients would flow back through."""
-    return [
-        StateSet(one.states.detach(), one.times, one.seen, one.positions, one.rows) for one in sets
-    ]
 
 
 def _as_computed(states: Tensor) -> Tensor:

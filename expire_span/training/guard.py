@@ -10,7 +10,6 @@ Shapes: B rows, T steps, P parameters.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -112,12 +111,13 @@ def finite_layers(memories: Sequence[Memory], stats: MemoryStats, length: int) -
         stats: how much was remembered.
         length: of the block; older states were looked at in their time.
     """
-    by_layer = zip(*(memory.layers for memory in memories), strict=True)
-    kept = [tensor for parts in by_layer for part in parts for tensor in part.tensors().values()]
-    newest = [t[:, -length:] for t in kept if t.is_floating_point() and t.ndim == 3]
-    # In double precision, which the square of no number of less overflows.
-    norms = torch.stack(cast(list[Tensor], torch._foreach_norm(newest, dtype=torch.float64)))
-    return torch.isfinite(norms.view(len(stats.mean_span), -1).sum(dim=1) + stats.mean_span)
+    layers = zip(*(memory.layers for memory in memories), strict=True)
+    kept = [tensor for parts in layers for part in parts for tensor in part.tensors().values()]
+    newest = [t[:, -length:] for t in kept if t.is_floating_point() and t.ndim == 3 and t.numel()]
+    # The largest of all: it is not finite if any is not, and overflows in no type.
+    largest = torch.stack([torch.linalg.vector_norm(t, torch.inf) for t in newest])
+    by_layer = largest.view(len(stats.mean_span), -1).amax(dim=1)
+    return torch.isfinite(by_layer + stats.mean_span)
 
 
 class Guard:

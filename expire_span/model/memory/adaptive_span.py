@@ -20,7 +20,7 @@ from expire_span.model.memory.base import (
     not_negative,
     positive,
 )
-from expire_span.model.memory.recent import RecentMemory, last_states, recent_states
+from expire_span.model.memory.recent import RecentMemory, keep_recent, last_states, recent_states
 from expire_span.model.memory.room import offers
 from expire_span.model.memory.state import State
 from expire_span.model.memory.window import Window
@@ -101,7 +101,7 @@ class AdaptiveSpanKeeper(Keeper):
         """As many of the last states as the head that looks furthest can see."""
         furthest = torch.ceil(self.ratio.detach().double().max() * self.max_span + self.ramp)
         past = sets[0].states.shape[1] - window.length
-        states = last_states(sets[0].states, self.max_span)
+        states = keep_recent(sets[0], self.max_span)
         needed = furthest.long().clamp(max=states.shape[1])
         # A span changes a little from update to update, so it needs little to spare.
         offer = offers(needed, past, chunk=max(window.length // 4, 1), most_spare=1)

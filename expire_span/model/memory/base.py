@@ -136,6 +136,7 @@ class StateSet:
         seen: who may see each of them.
         positions: first and number of the rows of the position table that belong to them, or None.
         rows: the row of each packed state, int64 [M]; None for a dense set.
+        parts: the past [B, .., D] and the block's own states [B, T, D], if joined from these.
     """
 
     states: Tensor
@@ -143,6 +144,14 @@ class StateSet:
     seen: Visibility
     positions: tuple[int, int] | None
     rows: Tensor | None = None
+    parts: tuple[Tensor, Tensor] | None = None
+
+    def detach(self) -> "StateSet":
+        """The same states without the history that gradients would flow back through."""
+        parts = None if self.parts is None else (self.parts[0].detach(), self.parts[1].detach())
+        return StateSet(
+            self.states.detach(), self.times, self.seen, self.positions, self.rows, parts
+        )
 
 
 Deadlines = tuple[Tensor | None, ...]

@@ -26,7 +26,7 @@ from expire_span.model.memory.base import (
     StateSet,
     positive,
 )
-from expire_span.model.memory.recent import last_states, recent_states
+from expire_span.model.memory.recent import keep_recent, last_states, recent_states
 from expire_span.model.memory.window import Window
 from expire_span.model.ops.span_attention import Visibility
 
@@ -142,7 +142,7 @@ class CompressiveKeeper(Keeper):
         pooled_again = self._newest_slot(next_time - 1) + 1 - self._newest_slot(next_time)
         stored = max(slots.states.shape[1] - pooled_again, 0)
         return CompressiveMemory(
-            states=last_states(recent.states, self.raw),
+            states=keep_recent(recent, self.raw),
             slots=last_states(slots.states[:, :stored], self.compressed),
         )
 

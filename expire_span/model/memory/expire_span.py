@@ -34,7 +34,7 @@ from expire_span.model.memory.base import (
     positive,
 )
 from expire_span.model.memory.packed import Candidates, PackedStates, Pool
-from expire_span.model.memory.recent import last_states, recent_states
+from expire_span.model.memory.recent import keep_recent, recent_states
 from expire_span.model.memory.state import State
 from expire_span.model.memory.window import Window
 from expire_span.model.ops.ramp import is_alive, ramp_charge
@@ -199,7 +199,7 @@ class ExpireSpanKeeper(Keeper):
         # The next block's first query stands at time 0 for the candidates, at T for this window.
         ends = window.episode_end(candidates.times + window.length, candidates.rows)
         pool = candidates.choose(deadline, stays & (ends >= window.length), self.policy.budget)
-        recent = last_states(near.states, self.block)
+        recent = keep_recent(near, self.block)
         batch, held, _ = recent.shape
         most = None if self.policy.budget is None else batch * self.policy.budget
         return UnsettledMemory(recent, pool, pool.offer(batch * max(held // 4, 1), most))
@@ -236,6 +236,7 @@ class ExpireSpanKeeper(Keeper):
 def _candidates(near: StateSet, far: StateSet, leaving: int, window: Window) -> Candidates:
     """The far states and the `leaving` oldest near ones."""
     batch, device = len(near.states), near.times.device
+    assert near.parts is not None
     assert far.rows is not None
     assert far.seen.offsets is not None
     near_rows = torch.arange(batch, device=device)[:, None].expand(batch, leaving).flatten()
@@ -243,7 +244,7 @@ def _candidates(near: StateSet, far: StateSet, leaving: int, window: Window) -> 
     return Candidates(
         packed=far.states,
         offsets=far.seen.offsets,
-        leaving=near.states[:, :leaving],
+        leaving=near.parts[0][:, :leaving],  # a block is no longer than what stays near
         times=torch.cat([far.times, near_times]) - window.length,
         rows=torch.cat([far.rows, near_rows]),
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from expire_span.model.memory.base import Deadlines, Keeper, MemoryPolicy, StateSet, positive
-from expire_span.model.memory.recent import RecentMemory, last_states, recent_states
+from expire_span.model.memory.recent import RecentMemory, keep_recent, recent_states
 from expire_span.model.memory.window import Window
 
 
@@ -47,7 +47,7 @@ class FixedSpanKeeper(Keeper):
 
     def keep(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> RecentMemory:
         """The last `span` states."""
-        return RecentMemory(last_states(sets[0].states, self.span))
+        return RecentMemory(keep_recent(sets[0], self.span))
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
         """The same for all."""

@@ -54,9 +54,25 @@ def recent_states(
     if span is not None:
         last = torch.minimum(last, times + span)
     seen = Visibility(first=(times + 1)[None, None], last=last, begin=-past.shape[1])
-    states = torch.cat([past.to(present.dtype), present], dim=1)
+    past = past.to(present.dtype)
+    states = torch.cat([past, present], dim=1)
     # No more rows than there are distances: each costs a product with every query.
-    return StateSet(states, times, seen, (0, min(positions, states.shape[1])))
+    rows = (0, min(positions, states.shape[1]))
+    return StateSet(states, times, seen, rows, parts=(past, present))
+
+
+def keep_recent(recent: StateSet, count: int) -> Tensor:
+    """The last `count` states of what `recent_states` joined, or all if there are fewer.
+
+    Taken from its parts: so a compiler need not form the whole, if all else that reads it can do
+    with another form.
+    """
+    assert recent.parts is not None
+    past, present = recent.parts
+    older = count - present.shape[1]
+    if older <= 0:
+        return last_states(present, count)
+    return torch.cat([past[:, max(past.shape[1] - older, 0) :], present], dim=1)
 
 
 def last_states(states: Tensor, count: int) -> Tensor:

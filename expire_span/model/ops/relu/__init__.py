@@ -15,7 +15,7 @@ from torch import Tensor
 from expire_span.model.ops.dropout import is_kept, odd_words
 from expire_span.model.ops.found import has_triton
 
-ROWS_TOGETHER = 256
+ROWS_TOGETHER = 64
 """States whose gradients one program adds up."""
 
 
