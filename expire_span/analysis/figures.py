@@ -10,11 +10,12 @@ import matplotlib
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from expire_span.analysis.pictures import COLOURS, MARKERS
 
 SMOOTH = 4  # blocks to average over in a curve
+TICKS = (1, 1.1, 1.2, 1.3, 1.5, 2, 3, 4, 5, 7)  # of each decade
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ def draw_stream(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
 def draw_training(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
     """The metric over the seconds of all updates, averaged a little, and where each run ends."""
     for number, outcome in enumerate(outcomes):
+        if not outcome.course and outcome.paper is None:
+            continue
         colour = COLOURS[number % len(COLOURS)]
         parts = [outcome.course[n : n + SMOOTH] for n in range(0, len(outcome.course), SMOOTH)]
         seconds = [part[-1][0] for part in parts]
@@ -105,11 +108,12 @@ def draw_training(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None
         if outcome.paper is not None:
             axes.axhline(outcome.paper, color=colour, ls=":", lw=1)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=TICKS))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.yaxis.set_minor_formatter(StrMethodFormatter("{x:g}"))
     axes.set_xlabel("seconds of updates; points: judged at the end; dotted: the original code")
     axes.set_ylabel(f"{heading} in training")
-    axes.grid(alpha=0.3, which="both")
+    axes.grid(alpha=0.3)
     axes.legend(frameon=False)
 
 

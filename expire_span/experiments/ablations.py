@@ -33,7 +33,7 @@ def _line(name: str, label: str, memory: ExpireSpan) -> Line:
 
 
 ABLATIONS = Table(
-    label="(text and appendix)",
+    label="text and appendix",
     title="Ablations on enwik8, valid bits per byte",
     metric="bpb",
     split="valid",

@@ -24,6 +24,8 @@ from expire_span.model.ops.relu import fused_relu_backward
 from expire_span.model.ops.relu import kernels as relu_kernels
 from expire_span.model.ops.rows import fused_take_rows
 from expire_span.model.ops.rows import kernels as row_kernels
+from expire_span.model.ops.score import fused_weighted_sum
+from expire_span.model.ops.score import kernels as score_kernels
 from expire_span.model.ops.span_attention import KeySet, Visibility, fused, kernels
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -112,6 +114,8 @@ def main() -> None:
     )
     relu_kernels.relu_backward_kernel = Compiled(relu_kernels.relu_backward_kernel)
     fused_relu_backward(torch.ones(4, 512, dtype=dtype), torch.ones(4, 512, dtype=dtype), 0.7)
+    score_kernels.weighted_sum_kernel = Compiled(score_kernels.weighted_sum_kernel)
+    fused_weighted_sum(torch.ones(4, 512, dtype=dtype), torch.ones(4))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ KERNELS = {
     "span_sum_table_kernel",
     "take_rows_kernel",
     "relu_backward_kernel",
+    "weighted_sum_kernel",
 }
 
 

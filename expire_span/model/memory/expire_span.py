@@ -38,6 +38,7 @@ from expire_span.model.memory.recent import keep_recent, recent_states
 from expire_span.model.memory.state import State
 from expire_span.model.memory.window import Window
 from expire_span.model.ops.ramp import is_alive, ramp_charge
+from expire_span.model.ops.score import score
 from expire_span.model.ops.span_attention import Visibility
 
 
@@ -226,10 +227,9 @@ class ExpireSpanKeeper(Keeper):
     def _predict(self, readable: Tensor) -> Tensor:
         """e = L sigmoid((w . h + b) / divisor), never in less than float32."""
         weight, bias = self.predictor.weight, self.predictor.bias
-        precise = torch.promote_types(weight.dtype, torch.float32)
         with torch.autocast(readable.device.type, enabled=False):
-            # A sum, not a matrix product: so a compiler need not form a precise copy of all states.
-            logit = (readable.to(precise) * weight.to(precise)).sum(dim=-1) + bias.to(precise)
+            logit = score(readable, weight[0])
+            logit = logit + bias.to(logit.dtype)
         return self.policy.max_span * torch.sigmoid(logit / self.policy.divisor)
 
 
