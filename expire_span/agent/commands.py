@@ -135,6 +135,8 @@ def sweep(
 ) -> None:
     """Train windows of many sizes and Expire-Span with some prices and seeds; draw them all.
 
+    With neither windows nor seeds it draws what the folder has.
+
     Args:
         name: which experiment.
         out: folder of the sweep; one that was stopped goes on.
