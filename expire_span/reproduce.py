@@ -200,7 +200,7 @@ def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
         "parameters": sum(parameter.numel() for parameter in model.parameters()) / 1e6,
         "shared": shared,
         **_oracle(experiment),
-        **pace(folder / METRICS),
+        **_pace(folder / METRICS),
         **_plain(_judge(experiment, model)),
         "valid": _plain(valid),
     }
@@ -273,7 +273,7 @@ def _plain(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if "/" not in name}
 
 
-def pace(path: Path) -> dict[str, float]:
+def _pace(path: Path) -> dict[str, float]:
     """What a run says of its time and memory: the usual update, all of them, the most memory."""
     totals, lines = zip(*timed(read_lines(path)), strict=True)
     return {

@@ -245,7 +245,7 @@ def test_the_time_of_all_updates_counts_each_of_them_once(tmp_path: Path) -> Non
         {"step": 102, "seconds_per_step": 1.0, "peak_memory_gb": 1.0},
     ]
     path.write_text("\n".join(map(json.dumps, lines)) + "\n")
-    assert module.pace(path) == {"milliseconds": 500, "seconds": 39.5, "peak_gb": 3.0}
+    assert module._pace(path) == {"milliseconds": 500, "seconds": 39.5, "peak_gb": 3.0}
 
 
 def test_a_name_that_no_model_has_lists_those_there_are(tmp_path: Path, capsys) -> None:

@@ -172,7 +172,7 @@ def _draw_bounds(axes: Axes, world: World) -> None:
             "--",
             color="black",
             linewidth=1,
-            label="best of a window",
+            label="one who remembers so many steps",
         )
 
 

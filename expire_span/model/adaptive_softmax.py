@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from expire_span.model.ops.precision import at_least_float32
 from expire_span.model.ports import SequenceHead, check_tokens
 
 NARROWER = 4  # each band than the one before
@@ -121,4 +122,4 @@ class AdaptiveHead(SequenceHead):
 
 def _log_softmax(logits: Tensor) -> Tensor:
     """In at least float32."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
+    return logits.to(at_least_float32(logits)).log_softmax(dim=-1)

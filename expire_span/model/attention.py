@@ -27,8 +27,8 @@ class SpanSelfAttention(nn.Module):
         self.dropout = config.dropout
         self.ramp = ramp
         self.query = nn.Linear(config.width, config.width, bias=False)
-        self.key = nn.Linear(config.width, config.width, bias=False)
-        self.value = nn.Linear(config.width, config.width, bias=False)
+        self.key = WindowLinear(config.width, config.width, bias=False)
+        self.value = WindowLinear(config.width, config.width, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
     def forward(
@@ -52,8 +52,8 @@ class SpanSelfAttention(nn.Module):
         """
         key_sets = [
             KeySet(
-                keys=self._split(project(self.key, states, one)),
-                values=self._split(project(self.value, states, one)),
+                keys=self._split(self.key(states, _learning(states, one))),
+                values=self._split(self.value(states, _learning(states, one))),
                 seen=one.seen,
                 deadline=deadline,
                 positions=table_rows(positions, one.positions),
@@ -70,15 +70,30 @@ class SpanSelfAttention(nn.Module):
         return states.unflatten(-1, (self.heads, -1))
 
 
-def project(linear: nn.Linear, readable: Tensor, states: StateSet) -> Tensor:
-    """A linear map, without bias, of the states as they are read.
+class WindowLinear(nn.Linear):
+    """A linear map of a window of states, without bias."""
 
-    Where nothing but the block's own states can have a gradient, only theirs is computed; a norm
-    in between would learn from all of them.
+    def forward(self, states: Tensor, learning: Tensor | None = None) -> Tensor:
+        """[..., D] -> [..., D]
+
+        Args:
+            states: the window, or any others.
+            learning: the last of them, if gradients reach no others.
+        """
+        if learning is None:
+            return super().forward(states)
+        return recent_linear(states, learning, self.weight)
+
+
+def _learning(readable: Tensor, states: StateSet) -> Tensor | None:
+    """The states of a set that gradients reach, if these are the block's own and no others.
+
+    A norm between states and what is read of them would learn from all.
     """
-    if states.parts is None or readable is not states.states or states.parts[0].requires_grad:
-        return linear(readable)
-    return recent_linear(readable, states.parts[1], linear.weight)
+    if states.parts is None or readable is not states.states:
+        return None
+    past, present = states.parts
+    return None if past.requires_grad else present
 
 
 def table_rows(table: Tensor, rows: tuple[int, int] | None) -> Tensor | None:

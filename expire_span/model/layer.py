@@ -89,7 +89,8 @@ class Layer(nn.Module):
             deadlines = self.keeper.deadlines(sets, readable)
             penalty = self.keeper.penalty(sets, deadlines, window)
         if not dropped:
-            present = readable[0][:, -window.length :] if self.pre_norm else computed
+            as_it_is = readable[0] is sets[0].states
+            present = computed if as_it_is else readable[0][:, -window.length :]
             attended = self.attention(present, sets, readable, deadlines, positions, impl)
         kept = self.keeper.keep(
             sets if attached else [one.detach() for one in sets], deadlines, window
@@ -128,9 +129,10 @@ class Layer(nn.Module):
 def _as_computed(states: Tensor) -> Tensor:
     """States as they are remembered: in the type that keys and values are computed in.
 
-    Spans are predicted from these too, so that a state gets the same one in every block.
+    Spans are predicted from these too, so that a state gets the same one in every block. A copy, so
+    that memory shares nothing with what passes through the layers.
     """
-    device = states.device.type
-    if not torch.is_autocast_enabled(device):
-        return states
-    return states.to(torch.get_autocast_dtype(device))
+    device, dtype = states.device.type, states.dtype
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    return states.to(dtype, copy=True)

@@ -7,11 +7,11 @@ Shapes: B rows, T steps, D model width, V vocabulary.
 
 from abc import ABC, abstractmethod
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from expire_span.model.ops.embedding import embed
+from expire_span.model.ops.precision import at_least_float32
 
 
 class SequenceHead(nn.Module, ABC):
@@ -71,7 +71,7 @@ class TokenHead(SequenceHead):
     def nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """[B, T]"""
         logits = self(hidden)
-        precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        precise = logits.to(at_least_float32(logits))
         return F.cross_entropy(precise.flatten(0, -2), targets.flatten(), reduction="none").view(
             targets.shape
         )

@@ -113,8 +113,10 @@ def finite_layers(memories: Sequence[Memory], stats: MemoryStats, length: int) -
     """
     layers = zip(*(memory.layers for memory in memories), strict=True)
     kept = [tensor for parts in layers for part in parts for tensor in part.tensors().values()]
-    newest = [t[:, -length:] for t in kept if t.is_floating_point() and t.ndim == 3 and t.numel()]
-    # The largest of all: it is not finite if any is not, and overflows in no type.
+    dense = [t for t in kept if t.is_floating_point() and t.ndim == 3]
+    # The largest of all: it is not finite if any is not, and overflows in no type. Where there is
+    # nothing yet, as in slots at the beginning, there is none; the same parts of all layers.
+    newest = [t[:, -length:] for t in dense if t.numel()]
     largest = torch.stack([torch.linalg.vector_norm(t, torch.inf) for t in newest])
     by_layer = largest.view(len(stats.mean_span), -1).amax(dim=1)
     return torch.isfinite(by_layer + stats.mean_span)

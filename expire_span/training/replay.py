@@ -7,7 +7,8 @@ launches for such a block is captured, and from then on replayed with other numb
 shapes runs as usual.
 
 The memory and the spans that a replay returns lie in buffers which the next one writes again: they
-are to be used before that, as a training loop does, or cloned.
+are to be used before that, as a training loop does, or cloned. Memory that is yet to be settled
+also reads what the replay was given.
 """
 
 from collections import deque

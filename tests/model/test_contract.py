@@ -254,7 +254,9 @@ def test_a_query_never_sees_itself(case: Case) -> None:
     attention.register_forward_hook(lambda *call: attended.append(call[2]))
     read(model, random_tokens(2, 3 * case.block))
     for projected in (keys, values):
-        last_block = projected[-len(projected) // 3]  # the first set ends with the block's states
+        # The first set ends with the block's states; every block projects each of its sets once.
+        assert len(projected) % 3 == 0
+        last_block = projected[-len(projected) // 3]
         for t in range(case.block):
             (seen,) = torch.autograd.grad(
                 weighted_sum(attended[-1][:, t]), last_block, retain_graph=True

@@ -50,6 +50,14 @@ def test_traced_in_half_precision_the_weight_keeps_its_own():
     torch.testing.assert_close(ours, plain, rtol=2e-2, atol=2e-2)
 
 
+def test_a_second_derivative_is_refused():
+    states, present, weight = case(2, 3, 2)
+    out = recent_linear(states, present, weight)
+    (gradient,) = torch.autograd.grad(out.sin().sum(), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
 def test_nothing_is_computed_for_the_past():
     states, present, weight = case(2, 30, 2)
     costs = []

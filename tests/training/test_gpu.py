@@ -178,12 +178,29 @@ def test_the_same_seed_gives_the_same_bits_on_a_gpu():
 
 
 @pytest.mark.parametrize(
-    "memory", ["expire-budget", "expire-long", "fixed-over-block", "adaptive", "compressive"]
+    ("memory", "norm", "precision"),
+    [
+        ("expire-budget", "post", "bfloat16"),
+        ("expire-long", "post", "bfloat16"),
+        ("expire-long", "pre", "bfloat16"),
+        ("expire-long", "post", "float32"),
+        ("fixed-under-block", "post", "bfloat16"),
+        ("fixed-over-block", "post", "bfloat16"),
+        ("adaptive", "post", "bfloat16"),
+        ("compressive", "post", "bfloat16"),
+    ],
 )
-def test_replayed_steps_equal_launched_ones_bit_for_bit(memory):
+def test_replayed_steps_equal_launched_ones_bit_for_bit(memory, norm, precision):
     case = CASES[memory]
-    experiment = small_experiment(memory=case.memory, precision="bfloat16")
-    model = replace(experiment.model, width=32, block=case.block, attention="fused", layer_drop=0.0)
+    experiment = small_experiment(memory=case.memory, precision=precision)
+    model = replace(
+        experiment.model,
+        width=32,
+        block=case.block,
+        norm=norm,
+        attention="fused",
+        layer_drop=0.0,
+    )
     experiment = replace(experiment, model=model)
     trainer = Trainer(replace(experiment, device="cuda"))
     found = losses_of(trainer, 40)

@@ -24,6 +24,7 @@ from expire_span.model.memory.recent import RecentMemory, keep_recent, last_stat
 from expire_span.model.memory.room import offers
 from expire_span.model.memory.state import State
 from expire_span.model.memory.window import Window
+from expire_span.model.ops.precision import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class AdaptiveSpanKeeper(Keeper):
 
     def deadlines(self, sets: Sequence[StateSet], readable: Sequence[Tensor]) -> Deadlines:
         """i + z L + 1, one for each head: [1, H, N]."""
-        ratio = self.ratio.to(torch.promote_types(self.ratio.dtype, torch.float32))
+        ratio = self.ratio.to(at_least_float32(self.ratio))
         return (sets[0].times + (ratio * self.max_span + 1)[None, :, None],)
 
     def keep(

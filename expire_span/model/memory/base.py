@@ -150,7 +150,12 @@ class StateSet:
         """The same states without the history that gradients would flow back through."""
         parts = None if self.parts is None else (self.parts[0].detach(), self.parts[1].detach())
         return StateSet(
-            self.states.detach(), self.times, self.seen, self.positions, self.rows, parts
+            states=self.states.detach(),
+            times=self.times,
+            seen=self.seen,
+            positions=self.positions,
+            rows=self.rows,
+            parts=parts,
         )
 
 

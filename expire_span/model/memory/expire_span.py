@@ -129,7 +129,10 @@ class ExpiringMemory(LayerMemory):
 
 @dataclass(frozen=True)
 class UnsettledMemory(State):
-    """What `ExpireSpanKeeper.keep` returns: only the device knows which older states stay."""
+    """What `ExpireSpanKeeper.keep` returns: only the device knows which older states stay.
+
+    Until it is settled it reads the memory that the block was given.
+    """
 
     near: Tensor
     pool: Pool

@@ -11,10 +11,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def recent_linear(states: Tensor, present: Tensor, weight: Tensor) -> Tensor:
     """The states [B, N, D] times the weight [O, D], which is brought to their type: [B, N, O].
+
+    Can be differentiated once.
 
     Args:
         states: of a window that ends with the block's own; they get no gradient.
@@ -39,9 +42,14 @@ class _RecentLinear(torch.autograd.Function):
         return F.linear(flat, weight).view(*states.shape[:2], -1)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
         flat, weight = ctx.saved_tensors
-        recent = grad[:, grad.shape[1] - ctx.length :]
-        # One product for each row, all with the same weight, so that nothing need be copied first.
-        to_present = torch.bmm(recent, weight.expand(len(recent), -1, -1))
-        return None, to_present, grad.flatten(0, 1).T @ flat
+        to_present = to_weight = None
+        if ctx.needs_input_grad[1]:
+            recent = grad[:, grad.shape[1] - ctx.length :]
+            # A product for each row, all with the same weight: so nothing need be copied first.
+            to_present = torch.bmm(recent, weight.expand(len(recent), -1, -1))
+        if ctx.needs_input_grad[2]:
+            to_weight = grad.flatten(0, 1).T @ flat
+        return None, to_present, to_weight

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from expire_span.model.ops.dropout import is_kept, odd_words
 from expire_span.model.ops.found import has_triton
+from expire_span.model.ops.precision import at_least_float32
 
 ROWS_TOGETHER = 64
 """States whose gradients one program adds up."""
@@ -78,12 +79,12 @@ def relu_backward(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor, Tenso
 
 @relu_backward.register_fake
 def _(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor, Tensor]:
-    return grad.new_empty(grad.shape), grad.new_empty(grad.shape[1], dtype=_precise(grad))
+    return grad.new_empty(grad.shape), grad.new_empty(grad.shape[1], dtype=at_least_float32(grad))
 
 
 def reference_relu_backward(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor, Tensor]:
     """The same in plain PyTorch."""
-    grown = grad.to(_precise(grad))
+    grown = grad.to(at_least_float32(grad))
     # Where `out` is not a number, the gradient passes: it must not be hidden.
     passed = torch.ops.aten.threshold_backward(grown / kept if kept < 1 else grown, out, 0)
     return passed.to(grad.dtype).contiguous(), passed.sum(0)
@@ -97,7 +98,7 @@ def fused_relu_backward(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor,
     count, width = grad.shape
     passed = torch.empty_like(grad)
     parts = -(-count // ROWS_TOGETHER)
-    sums = grad.new_empty(parts, width, dtype=_precise(grad))
+    sums = grad.new_empty(parts, width, dtype=at_least_float32(grad))
     columns = 256
     if grad.numel():
         relu_backward_kernel[(parts, -(-width // columns))](
@@ -105,7 +106,3 @@ def fused_relu_backward(grad: Tensor, out: Tensor, kept: float) -> tuple[Tensor,
             DROPOUT=kept < 1, ROWS=ROWS_TOGETHER, BR=16, BC=columns, num_warps=8,
         )  # fmt: skip
     return passed, sums.sum(0)
-
-
-def _precise(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)

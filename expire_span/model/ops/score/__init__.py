@@ -1,7 +1,8 @@
 """One number for each state: its product with a learned vector, in full precision.
 
-The gradient of that vector is a sum over all states, each times a number. On a GPU it is one pass
-over them, in the type they have, by a kernel.
+The gradient of that vector is a sum over all states, each times a number. Where states are stored
+in half precision it is one pass over them, on a GPU by a kernel. Others are computed anew from what
+is stored, and their sum along with them: as argument of a kernel they would have to be kept.
 
 Shapes: M states of all rows, D width.
 """
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from expire_span.model.ops.found import has_triton
+from expire_span.model.ops.precision import at_least_float32
 
 ROWS_TOGETHER = 128
 """States that one program adds up."""
@@ -22,7 +24,8 @@ def score(states: Tensor, weight: Tensor) -> Tensor:
 
     [.., D], [D] -> [..]
     """
-    return _Score.apply(states, weight)
+    stored = states.dtype != at_least_float32(states)
+    return _Score.apply(states, weight) if stored else reference_score(states, weight)
 
 
 def reference_score(states: Tensor, weight: Tensor) -> Tensor:
@@ -30,7 +33,7 @@ def reference_score(states: Tensor, weight: Tensor) -> Tensor:
 
     A sum, not a matrix product: so a compiler need not form a precise copy of all states.
     """
-    precise = _precise(weight)
+    precise = at_least_float32(weight)
     return (states.to(precise) * weight.to(precise)).sum(dim=-1)
 
 
@@ -41,13 +44,14 @@ class _Score(torch.autograd.Function):
         return reference_score(states, weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         states, weight = ctx.saved_tensors
-        to_states = None
+        to_states = to_weight = None
         if ctx.needs_input_grad[0]:
             to_states = (grad.unsqueeze(-1) * weight.to(grad.dtype)).to(states.dtype)
-        sums = weighted_sum(states.flatten(0, -2), grad.flatten())
-        return to_states, sums.to(weight.dtype)
+        if ctx.needs_input_grad[1]:
+            to_weight = weighted_sum(states.flatten(0, -2), grad.flatten()).to(weight.dtype)
+        return to_states, to_weight
 
 
 # An operator, so that a compiler takes it as it is.
@@ -81,7 +85,3 @@ def fused_weighted_sum(states: Tensor, weights: Tensor) -> Tensor:
             states, weights, sums, count, width, ROWS=ROWS_TOGETHER, BR=16, BC=columns
         )
     return sums.sum(dim=0)
-
-
-def _precise(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)

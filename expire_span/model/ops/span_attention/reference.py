@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from expire_span.model.ops.precision import at_least_float32
 from expire_span.model.ops.ramp import NEVER, soft_weight
 from expire_span.model.ops.span_attention.keys import KeySet, Visibility, rows_of
 
@@ -36,8 +37,7 @@ def _scores(queries: Tensor, keys: KeySet) -> Tensor:
     scores = torch.einsum("bthe,bnhe->bhtn", queries, keys.keys)
     if keys.positions is not None:
         scores = scores + position_scores(queries, keys.seen, keys.positions)
-    precise = torch.promote_types(scores.dtype, torch.float32)
-    return scores.to(precise) / queries.shape[-1] ** 0.5
+    return scores.to(at_least_float32(scores)) / queries.shape[-1] ** 0.5
 
 
 def position_scores(queries: Tensor, seen: Visibility, positions: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def _weights(queries: Tensor, keys: KeySet, ramp: int) -> Tensor:
     first, last = keys.seen.first.unsqueeze(-2), keys.seen.last.unsqueeze(-2)
     in_window = (first <= time) & (time <= last)
     if keys.deadline is None:
-        weight = in_window.to(torch.promote_types(queries.dtype, torch.float32))
+        weight = in_window.to(at_least_float32(queries))
     else:
         weight = soft_weight(keys.deadline.unsqueeze(-2), time, ramp) * in_window
     batch, length, heads, _ = queries.shape

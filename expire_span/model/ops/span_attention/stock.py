@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from expire_span.model.ops.precision import at_least_float32
 from expire_span.model.ops.ramp import soft_weight
 from expire_span.model.ops.span_attention.keys import KeySet, Visibility
 from expire_span.model.ops.span_attention.reference import dense, position_scores, query_times
@@ -93,7 +94,7 @@ def _bias(queries: Tensor, keys: KeySet, ramp: int) -> Tensor:
 
 def _log_weights(queries: Tensor, keys: KeySet, ramp: int) -> Tensor:
     """Logarithm of what is left of each key for each query, [B or 1, H or 1, T, N]."""
-    precise = torch.promote_types(queries.dtype, torch.float32)
+    precise = at_least_float32(queries)
     time = query_times(queries)
     first, last = keys.seen.first.unsqueeze(-2), keys.seen.last.unsqueeze(-2)
     visible = (first <= time) & (time <= last)
