@@ -1,10 +1,12 @@
 """Training on real text: how long an update takes when memory comes and goes as it does there.
 
     python benchmarks/real_text.py --data enwik8 --minutes 2
+    python benchmarks/real_text.py --data enwik8 --recipe own
 
 `train_step.py` times steps whose memory stays as it is. Here the same model learns enwik8 from the
 beginning (`enwik8_speedrun`: 12 layers, L 16k, B 64, K 512, no dropout), its spans change, and with
-them the sizes of memory: a block of new sizes cannot be replayed. Prints a line every 50 updates,
+them the sizes of memory: a block of new sizes cannot be replayed. The recipe is the original's, or
+our own, with norms before the sublayers and Muon (`enwik8_own_speedrun`). Prints a line every 50 updates,
 and one of JSON at the end, unless a replayed block then leaves other gradients than a launched one;
 `changes` are updates after which a layer had another size. Needs a GPU.
 """
@@ -21,12 +23,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout, not installed
 
-from expire_span.experiments.enwik8 import enwik8_speedrun
+from expire_span.experiments.enwik8 import enwik8_own_speedrun, enwik8_speedrun
 from expire_span.tasks import Enwik8
 from expire_span.training.trainer import Trainer
 from train_step import replay_agrees, room
 
 EVERY = 50
+RECIPES = {"same": enwik8_speedrun, "own": enwik8_own_speedrun}
 
 
 def main() -> int:
@@ -34,8 +37,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="enwik8, in any form")
     parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--recipe", choices=RECIPES, default="same")
     args = parser.parse_args()
-    trainer = Trainer(replace(enwik8_speedrun("single"), task=Enwik8(str(args.data))))
+    experiment = RECIPES[args.recipe]("single")
+    trainer = Trainer(replace(experiment, task=Enwik8(str(args.data))))
     if trainer.replay is None:
         raise SystemExit("Nothing is replayed here: this needs a CUDA device, and Triton.")
     end = time.perf_counter() + 60 * args.minutes
@@ -63,6 +68,7 @@ def main() -> int:
     result = {
         "benchmark": "real_text",
         "machine": torch.cuda.get_device_name(),
+        "recipe": args.recipe,
         "ms": statistics.mean(line["ms"] for line in lines),
         "last_ms": statistics.mean(line["ms"] for line in lines[len(lines) // 2 :]),
         "lines": lines,
