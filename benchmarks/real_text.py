@@ -6,9 +6,9 @@
 `train_step.py` times steps whose memory stays as it is. Here the same model learns enwik8 from the
 beginning (`enwik8_speedrun`: 12 layers, L 16k, B 64, K 512, no dropout), its spans change, and with
 them the sizes of memory: a block of new sizes cannot be replayed. The recipe is the original's, or
-our own, with norms before the sublayers and Muon (`enwik8_own_speedrun`). Prints a line every 50 updates,
-and one of JSON at the end, unless a replayed block then leaves other gradients than a launched one;
-`changes` are updates after which a layer had another size. Needs a GPU.
+our own, with norms before the sublayers and Muon (`enwik8_own_speedrun`). Prints a line every 50
+updates, and one of JSON at the end, unless a replayed block then leaves other gradients than a
+launched one; `changes` are updates after which a layer had another size. Needs a GPU.
 """
 
 import argparse
