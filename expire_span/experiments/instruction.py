@@ -23,7 +23,8 @@ def instruction(memory: AnyMemory = EXPIRE_SPAN_4K, scale: Scale = "single") -> 
     dialogues are not public in that form; ours are stories told with LIGHT's texts, so only the
     order can be compared. It gives layers, width, heads, R, alpha and the rate; the rest is ours.
 
-    `single` reads 131M words with a smaller model and vocabulary; spans begin with 1,024 words.
+    `single` reads 131M words with a smaller model and vocabulary, and learns only the lines that
+    pass instructions on, which takes far fewer updates; spans begin with 1,024 words.
     """
     task = Instruction(text="light")
     experiment = Experiment(
@@ -51,7 +52,7 @@ def instruction(memory: AnyMemory = EXPIRE_SPAN_4K, scale: Scale = "single") -> 
 
 
 def _at_single_scale(experiment: Experiment) -> Experiment:
-    task = Instruction(text="light", vocabulary=4096)
+    task = Instruction(text="light", vocabulary=4096, learned="lines")
     memory = experiment.model.memory
     if isinstance(memory, ExpireSpan):
         memory = replace(memory, initial=0.25)

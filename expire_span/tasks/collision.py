@@ -26,6 +26,7 @@ from torch import Tensor
 from expire_span.chance import below, fields, happens, hashed
 from expire_span.tasks.base import ErrorRate, Task
 from expire_span.tasks.batch import Batch
+from expire_span.tasks.checks import require_one_of
 from expire_span.tasks.particles import (
     COLOURS,
     GRID,
@@ -70,12 +71,8 @@ class Collision(Task):
     """Whether each particle's colour follows its cell, or the colours follow both cells."""
 
     def __post_init__(self) -> None:
-        choices = {"question": get_args(Question), "order": get_args(Order)}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}."
-                )
+        require_one_of(get_args(Question), question=self.question)
+        require_one_of(get_args(Order), order=self.order)
 
     @property
     def vocab(self) -> int:

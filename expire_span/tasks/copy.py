@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expire_span.tasks.base import ExactMatch, Task
-from expire_span.tasks.checks import require_at_least
+from expire_span.tasks.checks import require_at_least, require_one_of
 from expire_span.tasks.stream import PieceStream, Split, Steps
 
 SYMBOLS = "AB?."
@@ -54,11 +54,7 @@ class Copy(Task):
     def __post_init__(self) -> None:
         require_at_least(0, max_distance=self.max_distance)
         require_at_least(1, max_count=self.max_count)
-        if self.distances not in get_args(Distances):
-            raise ValueError(
-                f"distances must be one of {', '.join(get_args(Distances))}, "
-                f"not {self.distances!r}."
-            )
+        require_one_of(get_args(Distances), distances=self.distances)
 
     @property
     def vocab(self) -> int:

@@ -8,9 +8,10 @@ Several instructions wait at once, and much else is said in between.
     town miller that the young guard wants to see them ? [...] you enter the cellar . [...] the town
     miller is here . you tell the town miller “ young guard wants to see you ! ” [...]
 
-Every word is learned; only the lines that pass an instruction on are judged, each right if all of
-its words are. Nobody who waits for word is mentioned as present before that, so a reader who
-remembers the instructions gets every line right; one who does not has to guess one of the names.
+Every word is learned, or only the lines that pass an instruction on; these alone are judged, each
+right if all of its words are. Nobody who waits for word is mentioned as present before that, so a
+reader who remembers the instructions gets every line right; one who does not has to guess one of
+the names.
 
 The dialogues of the original data are not public in that form. Between the lines that matter stand
 single sentences of LIGHT (places, personas, objects, utterances) or of a small built-in grammar.
@@ -27,7 +28,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from expire_span.tasks.base import ExactMatch, Task
-from expire_span.tasks.checks import require_at_least
+from expire_span.tasks.checks import require_at_least, require_one_of
 from expire_span.tasks.lore import CLOSING, OPENING, Lore, Words, built_in, light
 from expire_span.tasks.stream import PieceStream, Split, Steps
 
@@ -37,6 +38,7 @@ MOST_WAITING = 5  # instructions at once, each about two people; there are more 
 PASSERS_BY = 2  # people present who matter to nobody, at most
 
 Telling = Literal["built-in", "light"]
+Learned = Literal["all", "lines"]
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,13 @@ class Instruction(Task):
     """Share of visits in which an instruction is given."""
     vocabulary: int = 16_384
     """Most words of LIGHT; the rarer ones become one, the unknown."""
+    learned: Learned = "all"
+    """What is learned: all words, as in the paper, or the judged lines, which is much quicker."""
 
     def __post_init__(self) -> None:
         require_at_least(1, distance=self.distance)
-        if self.text not in get_args(Telling):
-            raise ValueError(
-                f"text must be one of {', '.join(get_args(Telling))}, not {self.text!r}."
-            )
+        require_one_of(get_args(Telling), text=self.text)
+        require_one_of(get_args(Learned), learned=self.learned)
         if not 0 < self.rate <= 1:
             raise ValueError(f"rate must lie above 0 and at most at 1, not at {self.rate}.")
 
@@ -145,13 +147,13 @@ class Story:
         self.words += line
         return len(self.words) - len(line)
 
-    def steps(self) -> Steps:
+    def steps(self, learned: Learned) -> Steps:
         """The story as a piece: each word is to predict the next, the last one the next story's."""
         words = np.array(self.words)
         in_metric = np.zeros(len(words), dtype=bool)
         for first, end in self.judged:
             in_metric[first - 1 : end - 1] = True  # the step before a word predicts it
-        scored = np.ones(len(words), dtype=bool)
+        scored = in_metric if learned == "lines" else np.ones(len(words), dtype=bool)
         return Steps(words, np.roll(words, -1), scored, in_metric=in_metric)
 
 
@@ -179,7 +181,7 @@ class InstructionStream(PieceStream):
 
     def piece(self, row: int, index: int) -> Steps:
         """The next story of a row."""
-        return self.tell(row, index).steps()
+        return self.tell(row, index).steps(self._task.learned)
 
     def tell(self, row: int, index: int) -> Story:
         """One story, visit after visit, until it is long enough and nobody waits any more."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from expire_span.tasks import Batch, Instruction
 from expire_span.tasks.lore import FILES, UNKNOWN, words_of
@@ -117,6 +118,18 @@ def test_a_memory_oracle_scores_everything_and_a_guesser_one_in_so_many_names() 
     assert errors == sorted(errors)
 
 
+def test_if_only_lines_are_learned_the_same_stories_are_judged_alike() -> None:
+    everything, lines = (
+        Instruction(distance=60, learned=learned).stream("train", 2, 0).read(400)
+        for learned in ("all", "lines")
+    )
+    assert everything.scored.all()
+    assert torch.equal(lines.scored, everything.judged)
+    assert 0.02 < lines.scored.float().mean() < 0.3
+    for name in ("inputs", "targets", "judged"):
+        assert torch.equal(getattr(lines, name), getattr(everything, name))
+
+
 def test_the_oracle_equals_a_reader_with_a_window() -> None:
     task = Instruction(distance=100)
     seen = []
@@ -189,6 +202,7 @@ def test_what_is_not_light_is_refused(small_light: Path, name, contents, sentenc
         ({"distance": 0}, "distance must be at least 1, not 0"),
         ({"rate": 0.0}, "rate must lie above 0 and at most at 1, not at 0.0"),
         ({"text": "dark"}, "text must be one of built-in, light, not 'dark'"),
+        ({"learned": "some"}, "learned must be one of all, lines, not 'some'"),
     ],
 )
 def test_senseless_settings_are_refused(settings: dict, sentence: str) -> None:
