@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import Deadlines, StateSet
-from expire_span.model.ops.linear import recent_linear
+from expire_span.model.ops.linear import window_linear
 from expire_span.model.ops.span_attention import KeySet, span_attention
 
 
@@ -80,9 +80,9 @@ class WindowLinear(nn.Linear):
             states: the window, or any others.
             learning: the last of them, if gradients reach no others.
         """
-        if learning is None:
+        if states.ndim != 3:
             return super().forward(states)
-        return recent_linear(states, learning, self.weight)
+        return window_linear(states, self.weight, learning)
 
 
 def _learning(readable: Tensor, states: StateSet) -> Tensor | None:

@@ -89,9 +89,11 @@ class Layer(nn.Module):
             deadlines = self.keeper.deadlines(sets, readable)
             penalty = self.keeper.penalty(sets, deadlines, window)
         if not dropped:
-            as_it_is = readable[0] is sets[0].states
-            present = computed if as_it_is else readable[0][:, -window.length :]
-            attended = self.attention(present, sets, readable, deadlines, positions, impl)
+            # In the type of products here, once for all three: a compiler makes no other copies.
+            rounded = [one.to(computed.dtype) for one in readable]
+            as_it_is = rounded[0] is sets[0].states
+            present = computed if as_it_is else rounded[0][:, -window.length :]
+            attended = self.attention(present, sets, rounded, deadlines, positions, impl)
         kept = self.keeper.keep(
             sets if attached else [one.detach() for one in sets], deadlines, window
         )
