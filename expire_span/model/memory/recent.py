@@ -64,8 +64,7 @@ def recent_states(
 def keep_recent(recent: StateSet, count: int) -> Tensor:
     """The last `count` states of what `recent_states` joined, or all if there are fewer.
 
-    Taken from its parts: so a compiler need not form the whole, if all else that reads it can do
-    with another form.
+    Taken from its parts: so the block's own states, where these are all that stays, are not copied.
     """
     assert recent.parts is not None
     past, present = recent.parts
