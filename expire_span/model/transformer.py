@@ -180,10 +180,12 @@ class Transformer(nn.Module):
         steps: list[LayerStep] = []
         dropped = self._dropped(generator)
         impl = self._implementation()
+        filled = self.filled(memory)
         for layer, layer_memory, skip in zip(self.stack(), memory.layers, dropped, strict=True):
-            if layer._compiled_call_impl is not None:
+            if filled and layer._compiled_call_impl is not None:
                 _tell_compiler(states, layer_memory)
-            steps.append(layer(states, layer_memory, window, self.positions, impl, skip, attached))
+            read = layer if filled else layer.forward  # as it is, even if it was compiled
+            steps.append(read(states, layer_memory, window, self.positions, impl, skip, attached))
             states = steps[-1].states
         settling = Settling.of([step.kept for step in steps])
         live, mean_span, max_span = torch.stack([step.stats for step in steps], dim=1).unbind()
@@ -209,6 +211,10 @@ class Transformer(nn.Module):
         """The layers, first to last."""
         return cast(list[Layer], list(self.layers))
 
+    def filled(self, memory: Memory) -> bool:
+        """Whether a stream has gone on for long enough to give memory the sizes it will keep."""
+        return memory.clock >= self.config.memory.steps_to_fill(self.config.block)
+
     def sequence_head(self) -> SequenceHead:
         """The head, if it predicts tokens."""
         if not isinstance(self.head, SequenceHead):
@@ -229,15 +235,23 @@ class Transformer(nn.Module):
         return fused and self.config.layer_drop == 0 and self.config.shortlist is None
 
     def compile_layers(self) -> None:
-        """Compile the layers, each as one graph; all of them share a few, however memory grows.
+        """Compile the layers, each as one graph; all of them share it, however memory grows.
+
+        One for training, and one for each number of rows that is judged; the first blocks of a
+        stream, whose sizes come only once, run uncompiled.
 
         Only fused attention can be part of a graph: others ask for sizes that live on the device.
         With them nothing is compiled.
         """
         if self._implementation() != "fused":
             return
+        # A norm of memory, whose size may be a symbol: PyTorch 2.11 fuses the gradient of its weights
+        # into code that forgets the brackets around that size (2.13 has them).
+        options = {"triton.mix_order_reduction": False} if self.config.norm == "pre" else None
         for layer in self.stack():
-            layer.compile(fullgraph=True, dynamic=self.config.memory.symbolic_sizes())
+            layer.compile(
+                fullgraph=True, dynamic=self.config.memory.symbolic_sizes(), options=options
+            )
 
     def clamp_parameters(self) -> None:
         """Bring learned spans back into their range; call it after each optimiser update."""

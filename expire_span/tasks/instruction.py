@@ -39,6 +39,7 @@ PASSERS_BY = 2  # people present who matter to nobody, at most
 
 Telling = Literal["built-in", "light"]
 Learned = Literal["all", "lines"]
+Rehearsed = Literal["as judged", "near and far"]
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,15 @@ class Instruction(Task):
     """Most words of LIGHT; the rarer ones become one, the unknown."""
     learned: Learned = "all"
     """What is learned: all words, as in the paper, or the judged lines, which is much quicker."""
+    rehearsed: Rehearsed = "as judged"
+    """How far back instructions lie in training: as where it is judged, anything up to twice the
+    distance; or as often near as far (log-uniform), from where looking further back is learned."""
 
     def __post_init__(self) -> None:
         require_at_least(1, distance=self.distance)
         require_one_of(get_args(Telling), text=self.text)
         require_one_of(get_args(Learned), learned=self.learned)
+        require_one_of(get_args(Rehearsed), rehearsed=self.rehearsed)
         if not 0 < self.rate <= 1:
             raise ValueError(f"rate must lie above 0 and at most at 1, not at {self.rate}.")
 
@@ -177,6 +182,7 @@ class InstructionStream(PieceStream):
         self._tongue = task.tongue()
         aside = sum(map(len, self._tongue.asides)) / len(self._tongue.asides)
         self._half_visit = round(aside * ASIDES_IN_A_ROW)
+        self._near_too = split == "train" and task.rehearsed == "near and far"
         super().__init__(source, split, batch, seed)
 
     def piece(self, row: int, index: int) -> Steps:
@@ -219,8 +225,12 @@ class InstructionStream(PieceStream):
         line = self._tongue.line(pattern, asker=names[asker], whom=names[whom], who=names[who])
         given = story.write(line)
         # On average, half a visit goes by before the next one in which it can be passed on.
-        wait = int(random.integers(2 * self._task.distance + 1)) - self._half_visit
-        return Waiting(given + wait, given, whom, who)
+        return Waiting(given + self._wait(random) - self._half_visit, given, whom, who)
+
+    def _wait(self, random: np.random.Generator) -> int:
+        """Words until an instruction is due, up to twice the mean distance."""
+        most = 2 * self._task.distance
+        return int(most ** random.random()) if self._near_too else int(random.integers(most + 1))
 
     def _pass_on(self, story: Story, one: Waiting) -> None:
         """Meet somebody and tell them."""

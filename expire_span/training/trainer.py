@@ -49,7 +49,7 @@ FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation.", "tracker", "
 LAYERS = 1
 """Tells the draws that leave out layers from those that shape memory."""
 MOST_REHEARSED = 6
-"""Blocks that are read before the first, at most."""
+"""Blocks that are read before the first, at most, once memory is filled."""
 WATCHED_ROWS = 8
 """Rows that tell apart what pulls at spans."""
 
@@ -103,11 +103,12 @@ class Trainer:
         that suits them. A run that is resumed must therefore begin with the same ones as a run that
         is not; and with usual ones, since code for little memory is slow with much.
         """
-        block = self.experiment.model.block
+        block, policy = self.experiment.model.block, self.experiment.model.memory
+        blocks = -(-policy.steps_to_fill(block) // block) + MOST_REHEARSED
         begin, memory = self.stream.state(), self.model.start(self._part)
         weight, seen = torch.ones((), device=self.device), set[Any]()
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            for _ in range(MOST_REHEARSED):
+            for _ in range(blocks):
                 part = self.stream.read(block).to(self.device).split(self._part)[0]
                 work = Work(part, memory, part.scored.sum().clamp(min=1), weight, self._limit())
                 done = self._read(work)
@@ -115,7 +116,8 @@ class Trainer:
                 self.optimizer.zero_grad()
                 if work.shapes() in seen:
                     break
-                seen.add(work.shapes())
+                if self.model.filled(memory):
+                    seen.add(work.shapes())
                 memory = done.memory() if memory.clock == 0 else done.memory().with_room(block)
         self.stream.restore(begin)
 

@@ -227,6 +227,13 @@ class MemoryPolicy(ABC):
         """Steps after which the absolute time makes no difference any more."""
         return 1
 
+    def steps_to_fill(self, block: int) -> int:
+        """Steps that a stream takes to give memory the type and about the sizes it will keep.
+
+        Until then layers run as they are: what is compiled for a beginning serves nothing else.
+        """
+        return block
+
     def symbolic_sizes(self) -> bool | None:
         """Whether compiled layers should serve any memory size; None lets the compiler find out."""
         return None

@@ -61,8 +61,12 @@ class Compressive(MemoryPolicy):
         """Slots begin at multiples of the rate."""
         return self.rate
 
+    def steps_to_fill(self, block: int) -> int:
+        """All slots, and one more that the next block pools itself."""
+        return self.span + self.rate * (self.compressed + 1)
+
     def symbolic_sizes(self) -> bool:
-        """No: the number of slots is beyond the compiler's algebra, and soon stays the same."""
+        """No: the number of slots is beyond the compiler's algebra, and stays the same."""
         return False
 
     def stored(self) -> str:

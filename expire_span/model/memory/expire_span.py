@@ -85,6 +85,10 @@ class ExpireSpan(MemoryPolicy):
         """One for each distance of the near tier, or for each at which a memory can be alive."""
         return block if self.positions == "near" else self.max_span + self.ramp
 
+    def steps_to_fill(self, block: int) -> int:
+        """A near tier, and then something behind it."""
+        return 2 * block
+
     def longest_learned_span(self) -> int:
         """Spans reach from 0 to here."""
         return self.max_span

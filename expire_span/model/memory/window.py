@@ -10,8 +10,7 @@ NEVER.
 Shapes: B rows, T queries, N keys of a row, M packed keys of all rows.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -36,6 +35,12 @@ class Window:
     origin: Tensor
     starts: Tensor | None = None
     limit: int | Tensor | None = None
+    next_start: Tensor | None = field(init=False)
+    """Time of the first episode start at or after each step, [B, T + 1]; else NEVER + 1."""
+
+    def __post_init__(self) -> None:
+        # Once for all layers, and outside of what is compiled.
+        object.__setattr__(self, "next_start", _next_start(self.starts))
 
     def times(self, before: int) -> Tensor:
         """Times of `before` states before the block and of the block's own, [before + T]."""
@@ -48,10 +53,10 @@ class Window:
     def episode_end(self, times: Tensor, rows: Tensor) -> Tensor:
         """Last step of the episode each key belongs to; NEVER while that episode goes on."""
         origin = self.origin[rows]
-        if self.starts is None:
+        if self.next_start is None:
             end = torch.full_like(times, NEVER)
         else:
-            end = self._next_start[rows, (times + 1).clamp(min=0)] - 1
+            end = self.next_start[rows, (times + 1).clamp(min=0)] - 1
         return torch.where(times < origin, origin - 1, end)
 
     def last(self, times: Tensor, rows: Tensor) -> Tensor:
@@ -68,11 +73,12 @@ class Window:
         # A row that never restarts would drift away for ever; beyond NEVER it makes no difference.
         return (origin - self.length).clamp(min=-NEVER)
 
-    @cached_property
-    def _next_start(self) -> Tensor:
-        """Time of the first episode start at or after each step, [B, T + 1]; else NEVER + 1."""
-        assert self.starts is not None
-        steps = torch.arange(self.length, device=self.starts.device)
-        marked = torch.where(self.starts, steps, NEVER + 1)
-        marked = torch.nn.functional.pad(marked, (0, 1), value=NEVER + 1)
-        return marked.flip(1).cummin(dim=1).values.flip(1)
+
+def _next_start(starts: Tensor | None) -> Tensor | None:
+    """bool [B, T] -> int64 [B, T + 1]"""
+    if starts is None:
+        return None
+    steps = torch.arange(starts.shape[1], device=starts.device)
+    marked = torch.where(starts, steps, NEVER + 1)
+    marked = torch.nn.functional.pad(marked, (0, 1), value=NEVER + 1)
+    return marked.flip(1).cummin(dim=1).values.flip(1)

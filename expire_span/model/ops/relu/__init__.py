@@ -16,8 +16,8 @@ from expire_span.model.ops.dropout import is_kept, odd_words
 from expire_span.model.ops.found import has_triton
 from expire_span.model.ops.precision import at_least_float32
 
-ROWS_TOGETHER = 64
-"""States whose gradients one program adds up."""
+ROWS_TOGETHER = 256
+"""States whose gradients one program adds up; on an H200 64 take a third longer, by a profile."""
 
 
 def dropped_relu(hidden: Tensor, bias: Tensor, dropout: float) -> Tensor:
