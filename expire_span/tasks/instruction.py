@@ -39,7 +39,7 @@ PASSERS_BY = 2  # people present who matter to nobody, at most
 
 Telling = Literal["built-in", "light"]
 Learned = Literal["all", "lines"]
-Rehearsed = Literal["as judged", "near and far"]
+Distances = Literal["uniform", "log"]
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ class Instruction(Task):
     """Most words of LIGHT; the rarer ones become one, the unknown."""
     learned: Learned = "all"
     """What is learned: all words, as in the paper, or the judged lines, which is much quicker."""
-    rehearsed: Rehearsed = "as judged"
-    """How far back instructions lie in training: as where it is judged, anything up to twice the
-    distance; or as often near as far (log-uniform), from where looking further back is learned."""
+    training_distances: Distances = "uniform"
+    """How far back instructions lie in training. Judged are stories in which it is anything up to
+    twice the distance; logarithms that are uniform bring many nearer, from where it is learned."""
 
     def __post_init__(self) -> None:
         require_at_least(1, distance=self.distance)
         require_one_of(get_args(Telling), text=self.text)
         require_one_of(get_args(Learned), learned=self.learned)
-        require_one_of(get_args(Rehearsed), rehearsed=self.rehearsed)
+        require_one_of(get_args(Distances), training_distances=self.training_distances)
         if not 0 < self.rate <= 1:
             raise ValueError(f"rate must lie above 0 and at most at 1, not at {self.rate}.")
 
@@ -182,7 +182,7 @@ class InstructionStream(PieceStream):
         self._tongue = task.tongue()
         aside = sum(map(len, self._tongue.asides)) / len(self._tongue.asides)
         self._half_visit = round(aside * ASIDES_IN_A_ROW)
-        self._near_too = split == "train" and task.rehearsed == "near and far"
+        self._distances = task.training_distances if split == "train" else "uniform"
         super().__init__(source, split, batch, seed)
 
     def piece(self, row: int, index: int) -> Steps:
@@ -230,7 +230,9 @@ class InstructionStream(PieceStream):
     def _wait(self, random: np.random.Generator) -> int:
         """Words until an instruction is due, up to twice the mean distance."""
         most = 2 * self._task.distance
-        return int(most ** random.random()) if self._near_too else int(random.integers(most + 1))
+        if self._distances == "log":
+            return int(most ** random.random())
+        return int(random.integers(most + 1))
 
     def _pass_on(self, story: Story, one: Waiting) -> None:
         """Meet somebody and tell them."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from expire_span.tasks import Batch, Instruction
+from expire_span.tasks import Batch, Instruction, Split
 from expire_span.tasks.lore import FILES, UNKNOWN, words_of
 
 ASKED = re.compile(r"asks : can you tell the ([^.?“”]+) that the ([^.?“”]+) wants to see them \?")
@@ -130,6 +130,19 @@ def test_if_only_lines_are_learned_the_same_stories_are_judged_alike() -> None:
         assert torch.equal(getattr(lines, name), getattr(everything, name))
 
 
+def test_log_distances_bring_instructions_nearer_in_training_alone() -> None:
+    uniform, log = (Instruction(training_distances=each) for each in ("uniform", "log"))
+
+    def reaches(task: Instruction, split: Split) -> list[int]:
+        stream = task.stream(split, 1, 0)
+        return [reach for number in range(12) for reach in stream.tell(0, number).reach]
+
+    assert reaches(log, "valid") == reaches(uniform, "valid")
+    near, far = reaches(log, "train"), reaches(uniform, "train")
+    assert np.median(near) < 0.4 * np.median(far)
+    assert max(near) > 1000  # but some are as far as ever
+
+
 def test_the_oracle_equals_a_reader_with_a_window() -> None:
     task = Instruction(distance=100)
     seen = []
@@ -203,6 +216,10 @@ def test_what_is_not_light_is_refused(small_light: Path, name, contents, sentenc
         ({"rate": 0.0}, "rate must lie above 0 and at most at 1, not at 0.0"),
         ({"text": "dark"}, "text must be one of built-in, light, not 'dark'"),
         ({"learned": "some"}, "learned must be one of all, lines, not 'some'"),
+        (
+            {"training_distances": "far"},
+            "training_distances must be one of uniform, log, not 'far'",
+        ),
     ],
 )
 def test_senseless_settings_are_refused(settings: dict, sentence: str) -> None:
