@@ -245,8 +245,8 @@ class Transformer(nn.Module):
         """
         if self._implementation() != "fused":
             return
-        # A norm of memory, whose size may be a symbol: PyTorch 2.11 fuses the gradient of its weights
-        # into code that forgets the brackets around that size (2.13 has them).
+        # The gradient of a norm's weights, if that norm is of memory, whose size may be a symbol:
+        # PyTorch 2.11 fuses it into code that forgets the brackets around the size (2.13 does not).
         options = {"triton.mix_order_reduction": False} if self.config.norm == "pre" else None
         for layer in self.stack():
             layer.compile(
