@@ -7,7 +7,7 @@ from expire_span.experiments.memories import adaptive_span, compressive
 from expire_span.experiments.scale import Scale, smoke
 from expire_span.experiments.table import Line, Table
 from expire_span.model.config import TransformerConfig
-from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
+from expire_span.model.memory import AdaptiveSpan, AnyMemory, ExpireSpan, FixedSpan
 from expire_span.tasks import Collision, CollisionEasy
 from expire_span.training.experiment import EvaluationConfig, Experiment, OptimizerConfig
 from expire_span.training.schedule import PenaltySchedule, RateSchedule
@@ -97,7 +97,7 @@ def _at_scale(experiment: Experiment, scale: Scale) -> Experiment:
 def _open(memory: AnyMemory) -> AnyMemory:
     """With spans long enough at first to see some collisions: a state that expires too early to be
     asked for gets no gradient to stay."""
-    if not isinstance(memory, ExpireSpan):
+    if not isinstance(memory, ExpireSpan | AdaptiveSpan):
         return memory
     return replace(memory, initial=min(FIRST_SPAN / memory.max_span, 0.5))
 

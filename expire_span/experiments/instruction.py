@@ -7,7 +7,7 @@ from expire_span.experiments.memories import adaptive_span, compressive
 from expire_span.experiments.scale import Scale, smoke
 from expire_span.experiments.table import Line, Table
 from expire_span.model.config import TransformerConfig
-from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
+from expire_span.model.memory import AdaptiveSpan, AnyMemory, ExpireSpan, FixedSpan
 from expire_span.tasks import Instruction
 from expire_span.training.experiment import EvaluationConfig, Experiment, OptimizerConfig
 from expire_span.training.schedule import PenaltySchedule, RateSchedule
@@ -25,7 +25,8 @@ def instruction(memory: AnyMemory = EXPIRE_SPAN_4K, scale: Scale = "single") -> 
 
     `single` reads 197M words with a smaller model and vocabulary, and learns only the lines that
     pass instructions on, in stories where many of these lie near, which takes far fewer updates
-    (`docs/log.md`); judged are the same stories as ever. Spans begin with 1,024 words.
+    (`docs/log.md`); judged are the same stories as ever. Learned spans, of states or of heads,
+    begin with 2,048 words: what expires before it is asked for gets no gradient to stay.
     """
     task = Instruction(text="light")
     experiment = Experiment(
@@ -55,8 +56,8 @@ def instruction(memory: AnyMemory = EXPIRE_SPAN_4K, scale: Scale = "single") -> 
 def _at_single_scale(experiment: Experiment) -> Experiment:
     task = Instruction(text="light", vocabulary=4096, learned="lines", training_distances="log")
     memory = experiment.model.memory
-    if isinstance(memory, ExpireSpan):
-        memory = replace(memory, initial=0.25)
+    if isinstance(memory, ExpireSpan | AdaptiveSpan):
+        memory = replace(memory, initial=0.5)
     model = replace(
         experiment.model,
         vocab=task.vocab,

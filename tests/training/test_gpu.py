@@ -1,5 +1,6 @@
 """Training on a GPU: kernel as reference, compiled as eager, resumed as never stopped."""
 
+import math
 import os
 import signal
 from dataclasses import replace
@@ -7,9 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan
 from expire_span.experiments.recall import recall
+from expire_span.tasks import Copy
 from expire_span.training import checkpoint as checkpoints
-from expire_span.training.experiment import Experiment
+from expire_span.training.experiment import EvaluationConfig, Experiment
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Stopped
 from expire_span.training.loop import train
@@ -219,6 +222,30 @@ def test_a_replayed_update_never_makes_the_host_wait_for_the_device_to_be_done()
             trainer.update()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+REAL_SIZES = {
+    "expire": ExpireSpan(2048, 64, penalty=1e-6, initial=0.3),
+    "fixed": FixedSpan(1024),
+    "adaptive": AdaptiveSpan(2048, 32, penalty=1e-6, initial=0.3),
+    "compressive": Compressive(512, 1024, 4),
+}
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("memory", REAL_SIZES.values(), ids=REAL_SIZES.keys())
+def test_compiled_layers_of_some_size_learn_and_are_judged(memory, norm, tmp_path):
+    """A compiler does more with large tensors, and counts how often it has to begin anew."""
+    experiment = small_experiment(
+        memory=memory, task=Copy(max_distance=600, restart=True), precision="bfloat16", batch=64
+    )
+    model = replace(
+        experiment.model, width=256, heads=4, feedforward=512, block=256, norm=norm, layer_drop=0.0
+    )
+    judged = EvaluationConfig(every=20, batch=16, blocks=24)
+    experiment = replace(experiment, model=model, evaluation=judged, steps=40, device="cuda")
+    result = train(experiment, tmp_path, progress=False)
+    assert math.isfinite(result["nll"])
 
 
 def test_attention_that_is_not_fused_is_not_replayed():
