@@ -149,8 +149,8 @@ def _portal_smoke(memory: AnyMemory | None) -> AgentExperiment:
 def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
     """600M steps, of which the task takes a third.
 
-    Memory costs something while the return is above 630, well below the 690 it comes to: if the two
-    are close, the penalty turns round half of the time and little is forgotten (`docs/log.md`).
+    Memory costs something while the return is above 630, well below the 690 that it comes to: if
+    the two are close, the penalty turns round often, and little is forgotten (`docs/log.md`).
 
     It pays far more than Corridor, and soon after each use of a memory, so memory must cost far
     more. Episodes are longer than any span, so that every memory comes to its ramp and pays there.

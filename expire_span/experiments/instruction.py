@@ -85,7 +85,9 @@ def instruction_point(memory: AnyMemory, scale: Scale) -> Experiment:
     """One point of the figure: at `single` 98M words. The paper shows training scores; since no
     story comes twice, the test score is one."""
     experiment = instruction(memory, scale)
-    return replace(experiment, steps=3000) if scale == "single" else experiment
+    if scale != "single":
+        return experiment
+    return replace(experiment, penalty=PenaltySchedule(delay=1000, warmup=500), steps=3000)
 
 
 EXPIRE_SPAN = Line(

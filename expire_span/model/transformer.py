@@ -180,11 +180,12 @@ class Transformer(nn.Module):
         steps: list[LayerStep] = []
         dropped = self._dropped(generator)
         impl = self._implementation()
-        filled = self.filled(memory)
+        worth_compiling = torch.is_grad_enabled() and self.filled(memory)
         for layer, layer_memory, skip in zip(self.stack(), memory.layers, dropped, strict=True):
-            if filled and layer._compiled_call_impl is not None:
+            compiled = worth_compiling and layer._compiled_call_impl is not None
+            if compiled:
                 _tell_compiler(states, layer_memory)
-            read = layer if filled else layer.forward  # as it is, even if it was compiled
+            read = layer if compiled else layer._call_impl
             steps.append(read(states, layer_memory, window, self.positions, impl, skip, attached))
             states = steps[-1].states
         settling = Settling.of([step.kept for step in steps])
@@ -212,7 +213,7 @@ class Transformer(nn.Module):
         return cast(list[Layer], list(self.layers))
 
     def filled(self, memory: Memory) -> bool:
-        """Whether a stream has gone on for long enough to give memory the sizes it will keep."""
+        """Whether a stream has gone on for long enough for one compiled graph to serve the rest."""
         return memory.clock >= self.config.memory.steps_to_fill(self.config.block)
 
     def sequence_head(self) -> SequenceHead:
@@ -235,10 +236,11 @@ class Transformer(nn.Module):
         return fused and self.config.layer_drop == 0 and self.config.shortlist is None
 
     def compile_layers(self) -> None:
-        """Compile the layers, each as one graph; all of them share it, however memory grows.
+        """Compile the layers for learning, each as one graph, which all share however memory grows.
 
-        One for training, and one for each number of rows that is judged; the first blocks of a
-        stream, whose sizes come only once, run uncompiled.
+        Two, if there are blocks in which no row has anything far. What is only judged runs
+        uncompiled: to compile for each number of rows and each short last block takes longer than
+        it saves. So do the first blocks of a stream, whose sizes come only once.
 
         Only fused attention can be part of a graph: others ask for sizes that live on the device.
         With them nothing is compiled.

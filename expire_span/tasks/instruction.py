@@ -51,7 +51,7 @@ class Instruction(Task):
     path: str = ""
     """Folder or archive of LIGHT; if empty, looked for in the folder in EXPIRE_SPAN_DATA."""
     distance: int = 950
-    """Words between an instruction and its execution, on average."""
+    """Words between an instruction and its execution, on average; in training too, if uniform."""
     rate: float = 0.5
     """Share of visits in which an instruction is given."""
     vocabulary: int = 16_384
@@ -59,8 +59,8 @@ class Instruction(Task):
     learned: Learned = "all"
     """What is learned: all words, as in the paper, or the judged lines, which is much quicker."""
     training_distances: Distances = "uniform"
-    """How far back instructions lie in training. Judged are stories in which it is anything up to
-    twice the distance; logarithms that are uniform bring many nearer, from where it is learned."""
+    """How distances up to twice the mean are drawn in training. `log` makes many of them short, and
+    looking back is learned from these first; stories that are judged are always uniform."""
 
     def __post_init__(self) -> None:
         require_at_least(1, distance=self.distance)
@@ -228,7 +228,7 @@ class InstructionStream(PieceStream):
         return Waiting(given + self._wait(random) - self._half_visit, given, whom, who)
 
     def _wait(self, random: np.random.Generator) -> int:
-        """Words until an instruction is due, up to twice the mean distance."""
+        """Words until an instruction is due, up to twice `distance`."""
         most = 2 * self._task.distance
         if self._distances == "log":
             return int(most ** random.random())

@@ -4,7 +4,7 @@ A block through twelve compiled layers is some two thousand kernels, which take 
 launch than the GPU to run. They are launched in the same way as long as all shapes stay the same,
 and shapes change seldom: memory has room to spare. So when shapes come again, what the host
 launches for such a block is captured, and from then on replayed with other numbers. A block of new
-shapes runs as usual.
+shapes runs as usual, and so do the first ones of a stream, which are not compiled.
 
 The memory and the spans that a replay returns lie in buffers which the next one writes again: they
 are to be used before that, as a training loop does, or cloned. Memory that is yet to be settled
@@ -127,6 +127,7 @@ class Replay:
 
     def __init__(self, model: Transformer, read: Read, most: int = 4, patience: int = 1):
         self._read = read
+        self._filled = model.filled
         self._parameters = list(model.parameters())
         self._period = model.config.memory.period()
         self._most = most
@@ -142,14 +143,15 @@ class Replay:
 
     def __call__(self, work: Work) -> Pass:
         """Read a block; the gradients of its objective are then those of the parameters."""
-        shapes = (*work.shapes(), work.memory.clock % self._period)
-        if self.worth_capturing(shapes):
-            self._graphs[shapes] = self._capture(work)
-        self._lately.append(shapes)
         self.blocks += 1
-        if shapes in self._graphs:
-            self.replayed += 1
-            return self._graphs[shapes].replay(work)
+        if self._filled(work.memory):
+            shapes = (*work.shapes(), work.memory.clock % self._period)
+            if self.worth_capturing(shapes):
+                self._graphs[shapes] = self._capture(work)
+            self._lately.append(shapes)
+            if shapes in self._graphs:
+                self.replayed += 1
+                return self._graphs[shapes].replay(work)
         done = self._read(work)
         done.objective.backward()
         return done

@@ -49,7 +49,7 @@ FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation.", "tracker", "
 LAYERS = 1
 """Tells the draws that leave out layers from those that shape memory."""
 MOST_REHEARSED = 6
-"""Blocks that are read before the first, at most, once memory is filled."""
+"""Different sizes of memory that are read before the first update, at most."""
 WATCHED_ROWS = 8
 """Rows that tell apart what pulls at spans."""
 
@@ -97,26 +97,27 @@ class Trainer:
             self.rehearse()
 
     def rehearse(self) -> None:
-        """Read the first blocks and learn nothing, until their sizes repeat: then all is compiled.
+        """Read the first blocks and learn nothing, until sizes repeat: then layers are compiled.
 
         Code is compiled with the sizes in mind that come first, and adds up numbers in an order
         that suits them. A run that is resumed must therefore begin with the same ones as a run that
         is not; and with usual ones, since code for little memory is slow with much.
         """
-        block, policy = self.experiment.model.block, self.experiment.model.memory
-        blocks = -(-policy.steps_to_fill(block) // block) + MOST_REHEARSED
+        block = self.experiment.model.block
         begin, memory = self.stream.state(), self.model.start(self._part)
         weight, seen = torch.ones((), device=self.device), set[Any]()
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            for _ in range(blocks):
+            while len(seen) < MOST_REHEARSED:
                 part = self.stream.read(block).to(self.device).split(self._part)[0]
                 work = Work(part, memory, part.scored.sum().clamp(min=1), weight, self._limit())
-                done = self._read(work)
-                done.objective.backward()
-                self.optimizer.zero_grad()
-                if work.shapes() in seen:
-                    break
-                if self.model.filled(memory):
+                filled = self.model.filled(memory)
+                with torch.set_grad_enabled(filled):
+                    done = self._read(work)
+                if filled:
+                    done.objective.backward()
+                    self.optimizer.zero_grad()
+                    if work.shapes() in seen:
+                        break
                     seen.add(work.shapes())
                 memory = done.memory() if memory.clock == 0 else done.memory().with_room(block)
         self.stream.restore(begin)

@@ -140,7 +140,7 @@ def test_log_distances_bring_instructions_nearer_in_training_alone() -> None:
     assert reaches(log, "valid") == reaches(uniform, "valid")
     near, far = reaches(log, "train"), reaches(uniform, "train")
     assert np.median(near) < 0.4 * np.median(far)
-    assert max(near) > 1000  # but some are as far as ever
+    assert max(near) > 1700  # but some are as far as ever
 
 
 def test_the_oracle_equals_a_reader_with_a_window() -> None:

@@ -1,5 +1,6 @@
 """Training on a GPU: kernel as reference, compiled as eager, resumed as never stopped."""
 
+import json
 import math
 import os
 import signal
@@ -7,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan
 from expire_span.experiments.recall import recall
@@ -226,6 +228,7 @@ def test_a_replayed_update_never_makes_the_host_wait_for_the_device_to_be_done()
 
 REAL_SIZES = {
     "expire": ExpireSpan(2048, 64, penalty=1e-6, initial=0.3),
+    "expire-short": ExpireSpan(2048, 64, penalty=1e-6, initial=0.05),  # nothing far at first
     "fixed": FixedSpan(1024),
     "adaptive": AdaptiveSpan(2048, 32, penalty=1e-6, initial=0.3),
     "compressive": Compressive(512, 1024, 4),
@@ -234,7 +237,9 @@ REAL_SIZES = {
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("memory", REAL_SIZES.values(), ids=REAL_SIZES.keys())
-def test_compiled_layers_of_some_size_learn_and_are_judged(memory, norm, tmp_path):
+def test_layers_of_some_size_are_compiled_once_or_twice_learn_and_are_judged(
+    memory, norm, tmp_path
+):
     """A compiler does more with large tensors, and counts how often it has to begin anew."""
     experiment = small_experiment(
         memory=memory, task=Copy(max_distance=600, restart=True), precision="bfloat16", batch=64
@@ -244,8 +249,12 @@ def test_compiled_layers_of_some_size_learn_and_are_judged(memory, norm, tmp_pat
     )
     judged = EvaluationConfig(every=20, batch=16, blocks=24)
     experiment = replace(experiment, model=model, evaluation=judged, steps=40, device="cuda")
+    graphs = counters["stats"]["unique_graphs"]
     result = train(experiment, tmp_path, progress=False)
     assert math.isfinite(result["nll"])
+    assert 1 <= counters["stats"]["unique_graphs"] - graphs <= 2
+    reports = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert max(report.get("replayed_share", 0) for report in reports) == 1
 
 
 def test_attention_that_is_not_fused_is_not_replayed():

@@ -73,7 +73,7 @@ def test_the_share_of_replayed_blocks_is_that_since_the_last_look() -> None:
     replay = Pretending()
 
     def read(shapes: str) -> None:
-        replay(SimpleNamespace(shapes=lambda: (shapes,), memory=SimpleNamespace(clock=0)))
+        replay(SimpleNamespace(shapes=lambda: (shapes,), memory=SimpleNamespace(clock=800)))
 
     assert replay.share_since_last() == 0
     for shapes in "aaab":
@@ -82,3 +82,12 @@ def test_the_share_of_replayed_blocks_is_that_since_the_last_look() -> None:
     assert replay.replayed == 2
     read("a")
     assert replay.share_since_last() == 1
+
+
+def test_the_first_blocks_of_a_stream_are_not_captured_though_their_shapes_come_again() -> None:
+    """They run uncompiled: a graph of them would go on doing so."""
+    replay, block = Pretending(), small_experiment().model.block
+    clocks = [0, 0, block, block, 2 * block, 2 * block]  # two parts of a batch
+    for clock in clocks:
+        replay(SimpleNamespace(shapes=lambda: ("a",), memory=SimpleNamespace(clock=clock)))
+    assert replay.replayed == 1

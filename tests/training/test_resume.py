@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo.testing
 
+from expire_span.model.memory import adaptive_span, packed
+from expire_span.model.memory.room import in_chunks
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.experiment import Experiment
 from expire_span.training.loop import train
@@ -242,3 +245,20 @@ def test_a_rehearsal_leaves_no_trace(memory):
     rehearsed.rehearse()
     run(rehearsed, 3)
     assert same_checkpoints(without, rehearsed.checkpoint())
+
+
+@pytest.mark.filterwarnings("ignore")  # what the compiler trips over in its own code
+@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
+def test_after_a_rehearsal_nothing_is_compiled_any_more(memory, monkeypatch):
+    for module in (packed, adaptive_span):  # as on a GPU
+        monkeypatch.setattr(module, "offers", in_chunks)
+    torch.compiler.reset()
+    experiment = small_experiment(memory=memory)
+    experiment = replace(experiment, model=replace(experiment.model, layer_drop=0.0))
+    trainer, counter = Trainer(experiment), torch._dynamo.testing.CompileCounter()
+    for layer in trainer.model.stack():
+        layer.compile(fullgraph=True, dynamic=memory.symbolic_sizes(), backend=counter)
+    trainer.rehearse()
+    assert counter.frame_count == 1
+    run(trainer, 6)
+    assert counter.frame_count == 1

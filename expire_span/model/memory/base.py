@@ -228,9 +228,9 @@ class MemoryPolicy(ABC):
         return 1
 
     def steps_to_fill(self, block: int) -> int:
-        """Steps that a stream takes to give memory the type and about the sizes it will keep.
+        """Steps that a stream takes to give memory a type and sizes that one graph can serve.
 
-        Until then layers run as they are: what is compiled for a beginning serves nothing else.
+        Until then layers run uncompiled: what is compiled for a beginning serves nothing else.
         """
         return block
 

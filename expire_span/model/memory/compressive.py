@@ -62,8 +62,8 @@ class Compressive(MemoryPolicy):
         return self.rate
 
     def steps_to_fill(self, block: int) -> int:
-        """All slots, and one more that the next block pools itself."""
-        return self.span + self.rate * (self.compressed + 1)
+        """The window and all slots behind it."""
+        return self.span + self.rate * self.compressed
 
     def symbolic_sizes(self) -> bool:
         """No: the number of slots is beyond the compiler's algebra, and stays the same."""
