@@ -239,8 +239,8 @@ class Transformer(nn.Module):
         """Compile the layers for learning, each as one graph, which all share however memory grows.
 
         Two, if there are blocks in which no row has anything far. What is only judged runs
-        uncompiled: to compile for each number of rows and each short last block takes longer than
-        it saves. So do the first blocks of a stream, whose sizes come only once.
+        uncompiled: it is read once, and every number of rows and every short last block would have
+        to be compiled for. So do the first blocks of a stream, whose sizes come only once.
 
         Only fused attention can be part of a graph: others ask for sizes that live on the device.
         With them nothing is compiled.
