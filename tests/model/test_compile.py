@@ -8,7 +8,7 @@ from torch import Tensor
 from expire_span.model.memory import Memory, adaptive_span, packed
 from expire_span.model.memory.room import in_chunks
 from expire_span.model.transformer import Transformer
-from policies import CASES, Case, every_case, make_model, random_tokens
+from policies import CASES, Case, both_norms, every_case, make_model, random_tokens
 
 PICKED = ("expire", "expire-budget", "adaptive", "fixed-over-block", "compressive-over-block")
 BLOCKS = 9
@@ -115,3 +115,12 @@ def test_without_fused_attention_nothing_is_compiled():
     model = make_model(CASES["expire"])
     model.compile_layers()
     assert all(layer._compiled_call_impl is None for layer in model.stack())
+
+
+@both_norms
+def test_the_compiler_knows_all_that_it_is_asked_for(norm, monkeypatch):
+    """It refuses options that it has no name for."""
+    monkeypatch.setattr(Transformer, "_implementation", lambda model: "fused")
+    model = make_model(CASES["expire"], norm=norm)
+    model.compile_layers()
+    assert all(layer._compiled_call_impl is not None for layer in model.stack())
