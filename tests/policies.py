@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch import Tensor, nn
 
 from expire_span import (
@@ -22,9 +23,10 @@ from expire_span import (
     Transformer,
     TransformerConfig,
 )
-from expire_span.model.memory import AnyMemory
+from expire_span.model.memory import AnyMemory, adaptive_span, packed
 from expire_span.model.memory.adaptive_span import AdaptiveSpanKeeper
 from expire_span.model.memory.expire_span import ExpireSpanKeeper
+from expire_span.model.memory.room import in_chunks
 
 VOCAB = 11
 
@@ -91,6 +93,22 @@ def _scatter(module: nn.Module) -> None:
         module.predictor.weight.normal_().mul_(0.5 * module.policy.divisor)
     if isinstance(module, AdaptiveSpanKeeper) and 0 < module.ratio[0] < 1:
         module.ratio.add_(0.2 * torch.randn_like(module.ratio)).clamp_(0, 1)
+
+
+def room_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let memory have the room that it has there."""
+    for module in (packed, adaptive_span):
+        monkeypatch.setattr(module, "offers", in_chunks)
+
+
+def count_graphs(model: Transformer) -> torch._dynamo.testing.CompileCounter:
+    """Compile the layers to what they were; counts how often that is done."""
+    torch.compiler.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    for layer in model.stack():
+        sizes = model.config.memory.symbolic_sizes()
+        layer.compile(fullgraph=True, dynamic=sizes, backend=counter)
+    return counter
 
 
 def random_tokens(batch: int, steps: int, seed: int = 2) -> Tensor:

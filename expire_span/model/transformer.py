@@ -177,17 +177,8 @@ class Transformer(nn.Module):
             limit=self._limit(limit, generator),
         )
         states = self._at_edge(self.inputs(tokens))
-        steps: list[LayerStep] = []
-        dropped = self._dropped(generator)
-        impl = self._implementation()
-        worth_compiling = torch.is_grad_enabled() and self.filled(memory)
-        for layer, layer_memory, skip in zip(self.stack(), memory.layers, dropped, strict=True):
-            compiled = worth_compiling and layer._compiled_call_impl is not None
-            if compiled:
-                _tell_compiler(states, layer_memory)
-            read = layer if compiled else layer._call_impl
-            steps.append(read(states, layer_memory, window, self.positions, impl, skip, attached))
-            states = steps[-1].states
+        steps = self._through_layers(states, memory, window, self._dropped(generator), attached)
+        states = steps[-1].states
         settling = Settling.of([step.kept for step in steps])
         live, mean_span, max_span = torch.stack([step.stats for step in steps], dim=1).unbind()
         # A graph that is being captured has nothing to send yet: whoever replays it does that.
@@ -259,6 +250,27 @@ class Transformer(nn.Module):
         """Bring learned spans back into their range; call it after each optimiser update."""
         for layer in self.stack():
             layer.keeper.clamp_parameters()
+
+    def _through_layers(
+        self,
+        states: Tensor,
+        memory: Memory,
+        window: Window,
+        dropped: list[bool],
+        attached: bool,
+    ) -> list[LayerStep]:
+        """What each layer gives, from the states [B, T, D] that the first one is given."""
+        steps: list[LayerStep] = []
+        impl = self._implementation()
+        worth_compiling = torch.is_grad_enabled() and self.filled(memory)
+        for layer, layer_memory, skip in zip(self.stack(), memory.layers, dropped, strict=True):
+            compiled = worth_compiling and layer._compiled_call_impl is not None
+            if compiled:
+                _tell_compiler(states, layer_memory)
+            read = layer if compiled else layer._call_impl
+            steps.append(read(states, layer_memory, window, self.positions, impl, skip, attached))
+            states = steps[-1].states
+        return steps
 
     def _at_edge(self, states: Tensor) -> Tensor:
         """Dropout before the first layer and after the last."""

@@ -2,13 +2,20 @@
 
 import pytest
 import torch
-import torch._dynamo.testing
 from torch import Tensor
 
-from expire_span.model.memory import Memory, adaptive_span, packed
-from expire_span.model.memory.room import in_chunks
+from expire_span.model.memory import Memory
 from expire_span.model.transformer import Transformer
-from policies import CASES, Case, both_norms, every_case, make_model, random_tokens
+from policies import (
+    CASES,
+    Case,
+    both_norms,
+    count_graphs,
+    every_case,
+    make_model,
+    random_tokens,
+    room_as_on_a_gpu,
+)
 
 PICKED = ("expire", "expire-budget", "adaptive", "fixed-over-block", "compressive-over-block")
 BLOCKS = 9
@@ -17,20 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # what the compiler trips ove
 
 
 @pytest.fixture(autouse=True)
-def room_in_chunks(monkeypatch) -> None:
-    """As on a GPU."""
-    for module in (packed, adaptive_span):
-        monkeypatch.setattr(module, "offers", in_chunks)
-
-
-def compiled_model(case: Case, **settings: object) -> tuple[Transformer, object]:
-    """Layers that are compiled to what they were, and what counts how often that was."""
-    torch.compiler.reset()
-    model = make_model(case, **settings).float()
-    counter = torch._dynamo.testing.CompileCounter()
-    for layer in model.stack():
-        layer.compile(fullgraph=True, dynamic=case.memory.symbolic_sizes(), backend=counter)
-    return model, counter
+def room(monkeypatch) -> None:
+    room_as_on_a_gpu(monkeypatch)
 
 
 def read(model: Transformer, tokens: Tensor) -> list[Tensor]:
@@ -48,7 +43,8 @@ def read(model: Transformer, tokens: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("case", [CASES[name] for name in PICKED], ids=PICKED)
 def test_one_graph_of_a_layer_serves_all_that_is_learned(case: Case):
-    (model, counter), plain = compiled_model(case), make_model(case).float()
+    model, plain = make_model(case).float(), make_model(case).float()
+    counter = count_graphs(model)
     tokens = random_tokens(2, BLOCKS * case.block)
     for _ in range(2):
         torch.testing.assert_close(read(model, tokens), read(plain, tokens))
@@ -59,15 +55,16 @@ def test_one_graph_of_a_layer_serves_all_that_is_learned(case: Case):
 
 
 def test_what_is_judged_is_not_compiled_for():
-    model, counter = compiled_model(CASES["expire"])
+    model = make_model(CASES["expire"]).float()
+    counter = count_graphs(model)
     with torch.no_grad():
         read(model, random_tokens(3, BLOCKS * 8 + 5))
     assert counter.frame_count == 0
 
 
 def test_far_memory_that_comes_late_and_dropped_layers_take_a_graph_more_each():
-    model, counter = compiled_model(CASES["expire"], layer_drop=0.5)
-    model.train()
+    model = make_model(CASES["expire"], layer_drop=0.5).float().train()
+    counter = count_graphs(model)
     biases = [layer.keeper.predictor.bias.data for layer in model.stack()]
     tokens = random_tokens(2, 2 * BLOCKS * 8)
     for bias in biases:
@@ -81,7 +78,8 @@ def test_far_memory_that_comes_late_and_dropped_layers_take_a_graph_more_each():
 
 
 def test_hooks_of_a_layer_are_called_in_every_block():
-    model, _ = compiled_model(CASES["fixed-over-block"])
+    model = make_model(CASES["fixed-over-block"]).float()
+    count_graphs(model)
     called = []
     model.stack()[0].register_forward_hook(lambda *_: called.append(1))
     with torch.no_grad():

@@ -18,8 +18,7 @@ from model.oracle import Truth, whole_stream
 from torch import Tensor
 
 from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, Memory, Step
-from expire_span.model.memory import POLICIES, adaptive_span, packed
-from expire_span.model.memory.room import in_chunks
+from expire_span.model.memory import POLICIES
 from policies import (
     CASES,
     VOCAB,
@@ -34,6 +33,7 @@ from policies import (
     ragged_calls,
     random_tokens,
     read,
+    room_as_on_a_gpu,
     unbudgeted_case,
 )
 
@@ -435,8 +435,7 @@ def test_held_counts_the_states_in_memory(case: Case, norm: str, start: str) -> 
 @pytest.mark.parametrize("device", ["cpu", "as on a gpu"])
 def test_held_is_at_most_live_and_two_blocks(case: Case, device: str, monkeypatch) -> None:
     if device != "cpu":
-        for module in (packed, adaptive_span):
-            monkeypatch.setattr(module, "offers", in_chunks)
+        room_as_on_a_gpu(monkeypatch)
     model = make_model(case)
     for step in read(model, stream_for(case, blocks=7)):
         assert (step.stats.held <= step.stats.live + 2 * case.block).all()

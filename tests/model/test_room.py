@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expire_span.model.memory import AdaptiveSpan, adaptive_span
+from expire_span.model.memory import AdaptiveSpan
 from expire_span.model.memory.room import agree, in_chunks
-from policies import CASES, make_model, random_tokens
+from policies import CASES, make_model, random_tokens, room_as_on_a_gpu
 
 CHUNK, MOST_SPARE = 8, 6
 LAYERS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400)), min_size=1, max_size=5)
@@ -93,7 +93,7 @@ def test_nothing_needs_no_room_until_some_layer_has_something() -> None:
 
 def test_whoever_needs_all_there_is_does_not_outgrow_it(monkeypatch) -> None:
     """An Adaptive-Span that reaches as far as it can, and its ramp beyond."""
-    monkeypatch.setattr(adaptive_span, "offers", in_chunks)
+    room_as_on_a_gpu(monkeypatch)
     case = replace(CASES["adaptive"], memory=AdaptiveSpan(64, ramp=8, initial=1.0))
     model, memory = make_model(case), None
     for part in random_tokens(2, 12 * case.block).split(case.block, dim=1):

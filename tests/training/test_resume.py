@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch._dynamo.testing
 
-from expire_span.model.memory import adaptive_span, packed
-from expire_span.model.memory.room import in_chunks
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.experiment import Experiment
 from expire_span.training.loop import train
@@ -20,6 +17,7 @@ from expire_span.training.schedule import PenaltySchedule
 from expire_span.training.sources import SourceFiles
 from expire_span.training.trainer import Trainer
 from killing import metrics_of
+from policies import count_graphs, room_as_on_a_gpu
 from small_runs import MEMORIES, STREAMS, last_of, same_checkpoints, small_experiment, tasks
 
 STEPS = 12
@@ -250,14 +248,11 @@ def test_a_rehearsal_leaves_no_trace(memory):
 @pytest.mark.filterwarnings("ignore")  # what the compiler trips over in its own code
 @pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
 def test_after_a_rehearsal_nothing_is_compiled_any_more(memory, monkeypatch):
-    for module in (packed, adaptive_span):  # as on a GPU
-        monkeypatch.setattr(module, "offers", in_chunks)
-    torch.compiler.reset()
+    room_as_on_a_gpu(monkeypatch)
     experiment = small_experiment(memory=memory)
     experiment = replace(experiment, model=replace(experiment.model, layer_drop=0.0))
-    trainer, counter = Trainer(experiment), torch._dynamo.testing.CompileCounter()
-    for layer in trainer.model.stack():
-        layer.compile(fullgraph=True, dynamic=memory.symbolic_sizes(), backend=counter)
+    trainer = Trainer(experiment)
+    counter = count_graphs(trainer.model)
     trainer.rehearse()
     assert counter.frame_count == 1
     run(trainer, 6)
