@@ -130,15 +130,19 @@ def gradients(trainer: Trainer, spans: str, max_span: int) -> Tensor:
         losses.append(nll.mean() + step.penalty)
         losses[-1].backward()
         memory = step.memory.detach()
-    grads = [p.grad for p in trainer.model.parameters() if p.grad is not None]
-    parts = [torch.stack(losses).detach(), *(g.flatten() / g.norm() for g in grads if g.any())]
+    grads = [
+        torch.cat([p.grad.flatten() for p in own])
+        for module in trainer.model.modules()
+        if (own := [p for p in module.parameters(recurse=False) if p.grad is not None])
+    ]
+    parts = [torch.stack(losses).detach(), *(g / g.norm() for g in grads if g.any())]
     return torch.cat(parts).double()
 
 
 def compare(args: argparse.Namespace, path: Path) -> tuple[float, float]:
     """Relative errors against the reference in float32: of this step, of the reference's own bf16.
 
-    Each parameter's gradient counts alike, whatever its size. Layers are not compiled for this:
+    Each module's gradient counts alike, whatever its size. Layers are not compiled for this:
     that compiled ones equal eager ones is for `tests/training/test_gpu.py` to show.
     """
     ours = replace(experiment(args, path), batch=2, precision="bfloat16", compile=False)
