@@ -39,7 +39,7 @@ PASSERS_BY = 2  # people present who matter to nobody, at most
 
 Telling = Literal["built-in", "light"]
 Learned = Literal["all", "lines"]
-Distances = Literal["uniform", "log"]
+Distances = Literal["uniform", "log", "mixed"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Instruction(Task):
     """What is learned: all words, as in the paper, or the judged lines, which is much quicker."""
     training_distances: Distances = "uniform"
     """How distances up to twice the mean are drawn in training. `log` makes many of them short, and
-    looking back is learned from these first; stories that are judged are always uniform."""
+    looking back is learned from these first; `mixed` draws each one way or the other by chance, so
+    that far ones are learned as well. Stories that are judged are always uniform."""
 
     def __post_init__(self) -> None:
         require_at_least(1, distance=self.distance)
@@ -230,9 +231,8 @@ class InstructionStream(PieceStream):
     def _wait(self, random: np.random.Generator) -> int:
         """Words until an instruction is due, up to twice `distance`."""
         most = 2 * self._task.distance
-        if self._distances == "log":
-            return int(most ** random.random())
-        return int(random.integers(most + 1))
+        near = self._distances == "log" or (self._distances == "mixed" and random.random() < 0.5)
+        return int(most ** random.random()) if near else int(random.integers(most + 1))
 
     def _pass_on(self, story: Story, one: Waiting) -> None:
         """Meet somebody and tell them."""

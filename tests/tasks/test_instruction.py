@@ -130,17 +130,21 @@ def test_if_only_lines_are_learned_the_same_stories_are_judged_alike() -> None:
         assert torch.equal(getattr(lines, name), getattr(everything, name))
 
 
-def test_log_distances_bring_instructions_nearer_in_training_alone() -> None:
-    uniform, log = (Instruction(training_distances=each) for each in ("uniform", "log"))
+def test_other_distances_bring_instructions_nearer_in_training_alone() -> None:
+    uniform, log, mixed = (
+        Instruction(training_distances=each) for each in ("uniform", "log", "mixed")
+    )
 
     def reaches(task: Instruction, split: Split) -> list[int]:
         stream = task.stream(split, 1, 0)
         return [reach for number in range(12) for reach in stream.tell(0, number).reach]
 
-    assert reaches(log, "valid") == reaches(uniform, "valid")
-    near, far = reaches(log, "train"), reaches(uniform, "train")
+    assert reaches(log, "valid") == reaches(mixed, "valid") == reaches(uniform, "valid")
+    near, both, far = (np.array(reaches(each, "train")) for each in (log, mixed, uniform))
     assert np.median(near) < 0.4 * np.median(far)
-    assert max(near) > 1700  # but some are as far as ever
+    assert near.max() > 1700  # but some are as far as ever
+    in_between = (np.mean(near < 400) + np.mean(far < 400)) / 2
+    assert np.mean(both < 400) == pytest.approx(in_between, abs=0.06)
 
 
 def test_the_oracle_equals_a_reader_with_a_window() -> None:
@@ -218,7 +222,7 @@ def test_what_is_not_light_is_refused(small_light: Path, name, contents, sentenc
         ({"learned": "some"}, "learned must be one of all, lines, not 'some'"),
         (
             {"training_distances": "far"},
-            "training_distances must be one of uniform, log, not 'far'",
+            "training_distances must be one of uniform, log, mixed, not 'far'",
         ),
     ],
 )
