@@ -58,7 +58,7 @@ class PenaltyControl:
         self._schedule = schedule
         self._filled = -(-getattr(memory, "max_span", 0) // block)
         self.opened: int | None = None
-        self._yields = False  # in the coming update, as `weight` was told
+        self._consent = 1.0  # of the metric, to the coming update, as `weight` was told
         # The weight's argument, the sum, the log of live memory, the error's pace, the steps seen.
         self._state = torch.zeros(5, dtype=torch.float64, device=device)
         if schedule.target_live is not None:
@@ -76,21 +76,18 @@ class PenaltyControl:
         """
         if self.opened is None and self._schedule.opens(step, metric, higher_is_better):
             self.opened = step
-        self._yields = self._schedule.yields(metric, higher_is_better)
+        self._consent = self._schedule.consent(metric, higher_is_better)
         factor = self._schedule.factor(step, self.opened)
         if self._schedule.target_live is None:
-            signed = -factor if self._yields and factor else factor
-            return torch.full((), signed, device=self._state.device)
-        if self._yields:
-            factor = 0.0
-        return factor * torch.sinh(self._state[0]).float()
+            return torch.full((), factor * self._consent, device=self._state.device)
+        return factor * max(self._consent, 0.0) * torch.sinh(self._state[0]).float()
 
     def observe(self, step: int, live: Tensor) -> None:
         """Update `step` had so many live memories, mean over layers, rows and ranks."""
         target = self._schedule.target_live
         if target is None or self.opened is None or step < max(self.opened, self._filled):
             return
-        if self._yields:
+        if self._consent <= 0:
             return  # what live memory does now is not the controller's doing
         _, total, before, pace, seen = self._state.unbind()
         now = live.detach().double().clamp(min=1e-3).log()

@@ -69,6 +69,10 @@ class PenaltySchedule:
     until the task is done well enough again, so it shrinks as far as the task allows. A pause would
     not do: attention hardly feels that a memory fades before it is gone, so the task alone does not
     bring spans back. With a target the penalty only pauses."""
+    while_band: float = 0.0
+    """How much better than that it must be for the full weight, and worse to be turned round whole;
+    in between the weight is in proportion. Without a band spans swing: what is reported of the
+    metric is late, and by then the penalty has gone too far."""
     target_live: float | None = None
     """Live memories a layer to aim for: the weight is then adjusted until their mean is this."""
 
@@ -77,6 +81,8 @@ class PenaltySchedule:
             raise ValueError(
                 f"delay and warmup must not be negative, but are {self.delay} and {self.warmup}."
             )
+        if self.while_band < 0:
+            raise ValueError(f"while_band must not be negative, but is {self.while_band}.")
         if self.target_live is not None and self.target_live <= 0:
             raise ValueError(f"target_live must be above 0, but is {self.target_live}.")
 
@@ -87,9 +93,13 @@ class PenaltySchedule:
             _good_enough(metric, one, higher_is_better) for one in wanted
         )
 
-    def yields(self, metric: float | None, higher_is_better: bool) -> bool:
-        """Whether a penalty that has begun gives way, the metric standing where it does."""
-        return not _good_enough(metric, self.while_metric, higher_is_better)
+    def consent(self, metric: float | None, higher_is_better: bool) -> float:
+        """What a penalty that has begun is multiplied with, from 1 to -1, by where the metric
+        stands."""
+        if self.while_band and self.while_metric is not None and metric is not None:
+            ahead = metric - self.while_metric if higher_is_better else self.while_metric - metric
+            return max(-1.0, min(1.0, ahead / self.while_band))
+        return 1.0 if _good_enough(metric, self.while_metric, higher_is_better) else -1.0
 
     def factor(self, step: int, opened: int | None) -> float:
         """Share of the full penalty for update `step`; `opened` is when it began, None if not."""

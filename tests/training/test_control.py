@@ -68,6 +68,13 @@ def test_memory_is_paid_for_while_the_metric_is_too_bad_once_the_penalty_has_beg
     ]
 
 
+def test_a_band_turns_the_weight_round_step_by_step():
+    controller = control(while_metric=0.8, while_band=0.1, warmup=2)
+    metrics = [0.7, 0.85, 0.85, 0.95, 0.8, 0.75, 0.6]
+    weights = [float(controller.weight(n, metric, True)) for n, metric in enumerate(metrics)]
+    assert weights == pytest.approx([0, 0.25, 0.5, 1, 0, -0.5, -1])
+
+
 def test_nothing_is_adjusted_while_a_target_pauses():
     controller = control(target_live=10, while_metric=0.8)
     for step, metric in enumerate([0.9, 0.9, 0.1, 0.1, 0.9], start=1):

@@ -44,9 +44,19 @@ def test_penalty_waits_then_rises():
 def test_penalty_waits_for_the_metric(metric, higher, open_):
     assert PenaltySchedule(after_metric=0.9).opens(0, metric, higher) is open_
     assert PenaltySchedule(while_metric=0.9).opens(0, metric, higher) is open_
-    assert PenaltySchedule(while_metric=0.9).yields(metric, higher) is not open_
+    assert PenaltySchedule(while_metric=0.9).consent(metric, higher) == (1 if open_ else -1)
     assert PenaltySchedule().opens(0, metric, higher)
-    assert not PenaltySchedule().yields(metric, higher)
+    assert PenaltySchedule().consent(metric, higher) == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "higher", "consent"),
+    [(None, True, -1), (0.5, True, -1), (0.85, True, -0.5), (0.9, True, 0), (0.95, True, 0.5),
+     (1.5, True, 1), (0.95, False, -0.5), (0.8, False, 1)],
+)  # fmt: skip
+def test_within_its_band_the_metric_sets_the_weight(metric, higher, consent):
+    schedule = PenaltySchedule(while_metric=0.9, while_band=0.1)
+    assert schedule.consent(metric, higher) == pytest.approx(consent)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +66,7 @@ def test_penalty_waits_for_the_metric(metric, higher, open_):
         lambda: RateSchedule(decay="square"),  # type: ignore[arg-type]
         lambda: RateSchedule(final=1.5),
         lambda: PenaltySchedule(delay=-1),
+        lambda: PenaltySchedule(while_metric=0.9, while_band=-0.1),
     ],
 )
 def test_impossible_schedules_are_refused_in_one_sentence(bad):
