@@ -79,7 +79,8 @@ class PenaltyControl:
         self._consent = self._schedule.consent(metric, higher_is_better)
         factor = self._schedule.factor(step, self.opened)
         if self._schedule.target_live is None:
-            return torch.full((), factor * self._consent, device=self._state.device)
+            signed = factor * self._consent if factor else 0.0
+            return torch.full((), signed, device=self._state.device)
         return factor * max(self._consent, 0.0) * torch.sinh(self._state[0]).float()
 
     def observe(self, step: int, live: Tensor) -> None:
