@@ -65,10 +65,11 @@ class PenaltySchedule:
     after_metric: float | None = None
     """Wait, too, until the task's training metric has once been at least this good."""
     while_metric: float | None = None
-    """Wait for this, too, and then turn round whenever the metric is worse: memory is paid for
-    until the task is done well enough again, so it shrinks as far as the task allows. A pause would
-    not do: attention hardly feels that a memory fades before it is gone, so the task alone does not
-    bring spans back. With a target the penalty only pauses."""
+    """Once begun, turn round whenever the metric is worse than this: memory is paid for until the
+    task is done well enough, so it shrinks as far as the task allows. A pause would not do:
+    attention hardly feels that a memory fades before it is gone, so the task alone does not bring
+    spans back. With a target the penalty only pauses. To begin only when the metric has once been
+    as good, give it as `after_metric` as well."""
     while_band: float = 0.0
     """How much better than that it must be for the full weight, and worse to be turned round whole;
     in between the weight is in proportion. Without a band spans swing: what is reported of the
@@ -88,18 +89,19 @@ class PenaltySchedule:
 
     def opens(self, step: int, metric: float | None, higher_is_better: bool) -> bool:
         """Whether the penalty may begin after update `step`, the metric standing where it does."""
-        wanted = (self.after_metric, self.while_metric)
-        return step >= self.delay and all(
-            _good_enough(metric, one, higher_is_better) for one in wanted
-        )
+        return step >= self.delay and _good_enough(metric, self.after_metric, higher_is_better)
 
     def consent(self, metric: float | None, higher_is_better: bool) -> float:
         """What a penalty that has begun is multiplied with, from 1 to -1, by where the metric
-        stands."""
-        if self.while_band and self.while_metric is not None and metric is not None:
-            ahead = metric - self.while_metric if higher_is_better else self.while_metric - metric
-            return max(-1.0, min(1.0, ahead / self.while_band))
-        return 1.0 if _good_enough(metric, self.while_metric, higher_is_better) else -1.0
+        stands; nothing is asked of memory while that is not known."""
+        if self.while_metric is None:
+            return 1.0
+        if metric is None:
+            return 0.0
+        ahead = metric - self.while_metric if higher_is_better else self.while_metric - metric
+        if self.while_band == 0:
+            return 1.0 if ahead >= 0 else -1.0
+        return max(-1.0, min(1.0, ahead / self.while_band))
 
     def factor(self, step: int, opened: int | None) -> float:
         """Share of the full penalty for update `step`; `opened` is when it began, None if not."""

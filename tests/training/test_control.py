@@ -63,7 +63,7 @@ def test_memory_is_paid_for_while_the_metric_is_too_bad_once_the_penalty_has_beg
     assert weights == [0, 0, 0, 0.5, 1, -1, -1, 1]
     alone = control(while_metric=0.8)
     assert [alone.weight(n, metric, True) for n, metric in enumerate(metrics)] == [
-        *(0, 0, 1, 1, 1),
+        *(0, -1, 1, 1, 1),
         *(-1, -1, 1),
     ]
 
@@ -72,7 +72,7 @@ def test_a_band_turns_the_weight_round_step_by_step():
     controller = control(while_metric=0.8, while_band=0.1, warmup=2)
     metrics = [0.7, 0.85, 0.85, 0.95, 0.8, 0.75, 0.6]
     weights = [float(controller.weight(n, metric, True)) for n, metric in enumerate(metrics)]
-    assert weights == pytest.approx([0, 0.25, 0.5, 1, 0, -0.5, -1])
+    assert weights == pytest.approx([-0.5, 0.5, 0.5, 1, 0, -0.5, -1])
 
 
 def test_nothing_is_adjusted_while_a_target_pauses():

@@ -43,15 +43,16 @@ def test_penalty_waits_then_rises():
 )  # fmt: skip
 def test_penalty_waits_for_the_metric(metric, higher, open_):
     assert PenaltySchedule(after_metric=0.9).opens(0, metric, higher) is open_
-    assert PenaltySchedule(while_metric=0.9).opens(0, metric, higher) is open_
-    assert PenaltySchedule(while_metric=0.9).consent(metric, higher) == (1 if open_ else -1)
     assert PenaltySchedule().opens(0, metric, higher)
+    assert PenaltySchedule(while_metric=0.9).opens(0, metric, higher)
+    known = 0 if metric is None else -1
+    assert PenaltySchedule(while_metric=0.9).consent(metric, higher) == (1 if open_ else known)
     assert PenaltySchedule().consent(metric, higher) == 1
 
 
 @pytest.mark.parametrize(
     ("metric", "higher", "consent"),
-    [(None, True, -1), (0.5, True, -1), (0.85, True, -0.5), (0.9, True, 0), (0.95, True, 0.5),
+    [(None, True, 0), (0.5, True, -1), (0.85, True, -0.5), (0.9, True, 0), (0.95, True, 0.5),
      (1.5, True, 1), (0.95, False, -0.5), (0.8, False, 1)],
 )  # fmt: skip
 def test_within_its_band_the_metric_sets_the_weight(metric, higher, consent):
