@@ -13,15 +13,15 @@ BROWSER := for name in $(NAMES); do if command -v $$name; then exit; fi; done >/
 	{ [ "$$(id -u)" = 0 ] && apt-get install --yes --quiet --no-install-recommends chromium; } \
 	|| echo "No Chromium was found or installed: tests of pages in a browser will be skipped."
 
-.PHONY: demo test test-all test-gpu check format clean
+.PHONY: demo test test-all test-gpu check browser format clean
 
 demo: .venv/ready
 	$(BIN)/expire-span demo
 
-test: check
+test: check browser
 	$(BIN)/python -m pytest -n 2
 
-test-all: check
+test-all: check browser
 	$(BIN)/python -m pytest -n 2 -m "not gpu"
 
 test-gpu: .venv/ready
@@ -32,6 +32,9 @@ check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+browser:
+	@$(BROWSER)
+
 format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -41,7 +44,6 @@ format: .venv/ready
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: set PYTHON=...')"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
-	@$(BROWSER)
 	touch .venv/ready
 
 clean:

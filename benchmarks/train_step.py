@@ -43,13 +43,17 @@ from expire_span.training.evaluation import autocast
 from expire_span.training.experiment import Experiment, OptimizerConfig
 from expire_span.training.trainer import Trainer
 
+RAMP = 128
+COMPRESSIVE_REACH = 5120  # 1,024 single states and 1,024 slots of 4
 MARGIN = 1.5  # how far off a step may be, as a multiple of what bfloat16 does to the reference
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--memory", default="expire", help="expire, fixed, adaptive, compressive")
+    parser.add_argument(
+        "--memory", default="expire", choices=("expire", "fixed", "adaptive", "compressive")
+    )
     parser.add_argument("--spans", default="fixed:819", help="fixed:STEPS or heavy:MEAN,DEVIATION")
     parser.add_argument("--max-span", type=int, default=16384)
     parser.add_argument("--budget", type=int)
@@ -71,10 +75,19 @@ def policy(args: argparse.Namespace) -> AnyMemory:
     if args.memory == "fixed":
         return es.FixedSpan(span)
     if args.memory == "adaptive":
-        return es.AdaptiveSpan(span, 128, penalty=1e-6, initial=0.1)
+        return es.AdaptiveSpan(span, RAMP, penalty=1e-6, initial=0.1)
     if args.memory == "compressive":
         return es.Compressive(1024, 1024, 4)
-    return es.ExpireSpan(span, 128, penalty=1e-6, initial=0.02, budget=args.budget)
+    return es.ExpireSpan(span, RAMP, penalty=1e-6, initial=0.02, budget=args.budget)
+
+
+def steps_until_full(args: argparse.Namespace) -> int:
+    """Steps after which memory no longer grows, and some more until sizes have repeated."""
+    kind, _, span = args.spans.partition(":")
+    reached = COMPRESSIVE_REACH if args.memory == "compressive" else args.max_span
+    if args.memory == "expire" and kind == "fixed":
+        reached = math.ceil(float(span)) + RAMP
+    return max(reached + 1024, 4096)
 
 
 def experiment(args: argparse.Namespace, path: Path) -> Experiment:
@@ -293,8 +306,7 @@ def main() -> int:
         torch.cuda.reset_peak_memory_stats()
         trainer = Trainer(experiment(args, path))
         set_spans(trainer.model, args.spans, args.max_span)
-        reach = 4096 if args.spans.startswith("fixed") else args.max_span + 1024
-        for _ in range(args.fill or reach // 512 + 2):
+        for _ in range(args.fill or steps_until_full(args) // 512 + 2):
             trainer.update()
         my_turn()
         ms, peak, found = measured(trainer, args.steps)
@@ -332,7 +344,8 @@ def main() -> int:
     }
     columns = ("ms", "Mtok/s", "GB", "live", "held", "room", "floor ms")
     print(f"{'case':36} {' '.join(f'{title:>8}' for title in columns)}")
-    name = f"{args.memory} {args.spans if args.memory == 'expire' else args.max_span}"
+    of_its_own = {"expire": args.spans, "compressive": COMPRESSIVE_REACH}
+    name = f"{args.memory} {of_its_own.get(args.memory, args.max_span)}"
     print(
         f"{name:36} {ms:8.1f} {result['tokens_per_second'] / 1e6:8.3f} {peak:8.1f} "
         f"{found['live']:8.0f} {found['held']:8.0f} {stored:8.0f} {floor_ms:8.1f}"

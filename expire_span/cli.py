@@ -1,19 +1,16 @@
 """The command line: train, evaluate, reproduce, watch, sweep, analyse, inspect, serve and more."""
 
 import inspect
-import json
 import logging
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from expire_span.agent.commands import concern_agents, run_command, sweep, watch
+from expire_span.agent.commands import concern_agents, run_command, sweep, train_command, watch
 from expire_span.agent.experiments import AGENT_EXPERIMENTS
 from expire_span.analysis.commands import ANALYSES, release
 from expire_span.analysis.commands import inspect as inspect_run
@@ -21,7 +18,14 @@ from expire_span.demo import demo
 from expire_span.experiments import EXPERIMENTS
 from expire_span.reproduce import reproduce
 from expire_span.serve.command import serve
-from expire_span.tasks import AnyTask, Collision, CollisionEasy, Copy, Recall, Split
+from expire_span.tasks import Split
+from expire_span.training.command import (
+    OTHER_MEMORY,
+    TRAIN_ARGUMENTS,
+    out_folder,
+    parser_settings,
+    print_result,
+)
 from expire_span.training.distributed import join_ranks, restarted
 from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import Experiment
@@ -59,16 +63,6 @@ DESCRIPTION = """Transformers that learn what to forget.
 """
 
 
-OTHER_MEMORY = """For another memory, end with model.memory:fixed-span, model.memory:adaptive-span,
-model.memory:compressive or model.memory:expire-span and its options; --help after it lists them."""
-
-TRAIN_ARGUMENTS = """Args:
-    experiment: what to train.
-    out: folder for metrics and checkpoints.
-    resume: go on from the newest checkpoint in that folder.
-"""
-
-
 def list_experiments() -> None:
     """List the experiments that `train` knows, one a line."""
     known: dict[str, Callable[..., Any]] = {**EXPERIMENTS, **AGENT_EXPERIMENTS}
@@ -89,6 +83,8 @@ def evaluate(
 ) -> None:
     """Judge a trained model on a whole stream, carrying its memory along; prints JSON.
 
+    An agent is judged on whole episodes, by other options: `evaluate AGENT --help` shows them.
+
     Args:
         run: folder that `train` or `release` wrote.
         split: which part of the data.
@@ -102,7 +98,8 @@ def evaluate(
     """
     with join_ranks(device) as ranks, Interruption(patient=not ranks.alone) as interruption:
         experiment, model, step = load_run(run, device)
-        settings, task = experiment.evaluation, _with_data(experiment.task, data)
+        settings = experiment.evaluation
+        task = experiment.task if data is None else experiment.task.with_data(data)
         evaluation = Evaluation(
             model,
             task,
@@ -128,23 +125,8 @@ def evaluate(
                 interruption.number,
             )
         if ranks.first:
-            _print({"run": str(run), "step": step, "split": split, "limit": limit, **result})
+            print_result({"run": str(run), "step": step, "split": split, "limit": limit, **result})
         bookmark.remove()
-
-
-def _with_data(task: AnyTask, path: str | None) -> AnyTask:
-    """The same task with its data elsewhere."""
-    if path is None:
-        return task
-    if isinstance(task, Recall | Copy | Collision | CollisionEasy):
-        raise ValueError(f"{type(task).__name__} makes up its data: leave out --data.")
-    return replace(task, path=path)
-
-
-def _print(result: dict[str, Any]) -> None:
-    """JSON with as many digits as mean something."""
-    rounded = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in result.items()}
-    print(json.dumps(rounded, indent=2), flush=True)
 
 
 def _train_command(name: str, options: Sequence[str] = ()) -> Callable[..., None]:
@@ -164,7 +146,7 @@ def _train_command(name: str, options: Sequence[str] = ()) -> Callable[..., None
         with join_ranks(experiment.device) as ranks:
             result = train_experiment(experiment, out, resume=again, ranks=ranks)
             if ranks.first:
-                _print({"run": str(out), **result})
+                print_result({"run": str(out), **result})
 
     train.__doc__ = "\n\n".join(
         [inspect.getdoc(EXPERIMENTS[name]) or "", OTHER_MEMORY, TRAIN_ARGUMENTS]
@@ -176,9 +158,7 @@ def _resumed(name: str, options: Sequence[str]) -> Experiment | None:
     """The experiment of the run that these options resume, if there is one."""
     if "--resume" not in options and not restarted():
         return None
-    words = [word for option in options for word in option.split("=", 1)]
-    out = dict(pairwise(words)).get("--out", f"runs/{name}")
-    saved = Path(out) / EXPERIMENT_FILE
+    saved = out_folder(options, name) / EXPERIMENT_FILE
     return load_experiment(saved) if saved.exists() else None
 
 
@@ -218,11 +198,12 @@ def _dispatch(arguments: list[str]) -> None:
         run_command(arguments)
     elif arguments[:1] == ["train"] and arguments[1:2] and arguments[1] in EXPERIMENTS:
         name, options = arguments[1], arguments[2:]
-        settings = _parser_settings(options)
+        settings = parser_settings(options)
         title = f"expire-span train {name}"
         tyro.cli(_train_command(name, options), prog=title, args=options, config=settings)
     elif arguments[:1] == ["train"]:
         experiments = {name: _train_command(name) for name in EXPERIMENTS}
+        experiments |= {name: train_command(name) for name in AGENT_EXPERIMENTS}
         _run(experiments, arguments[1:], "expire-span train", inspect.getdoc(train))
     elif arguments[:1] == ["analyse"]:
         _run(ANALYSES, arguments[1:], "expire-span analyse", inspect.getdoc(analyse))
@@ -259,12 +240,5 @@ def _run(
         prog=name,
         description=description,
         args=arguments,
-        config=_parser_settings(arguments),
+        config=parser_settings(arguments),
     )
-
-
-def _parser_settings(arguments: Sequence[str]) -> tuple[Any, ...]:
-    """Options of the experiment's own memory policy, unless another one is asked for by name."""
-    if any(argument.startswith("model.memory:") for argument in arguments):
-        return (tyro.conf.CascadeSubcommandArgs,)
-    return (tyro.conf.CascadeSubcommandArgs, tyro.conf.AvoidSubcommands)

@@ -15,11 +15,11 @@ from typing import Any
 
 from expire_span.analysis.figures import Outcome, save_figure
 from expire_span.experiments.table import COLUMNS, Line, Table
-from expire_span.training.folder import EXPERIMENT_FILE
-from expire_span.training.log import read_lines
+from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE
+from expire_span.training.log import METRICS_FILE, read_lines
 
-RESULT, CURVE, METRICS = "result.json", "valid_loss.json", "metrics.jsonl"
-SMALL = (RESULT, CURVE, METRICS, EXPERIMENT_FILE)
+CURVE = "valid_loss.json"
+SMALL = (RESULT_FILE, CURVE, METRICS_FILE, EXPERIMENT_FILE)
 NOT_RUN = "-"
 BESIDE = " (beside others)"
 
@@ -62,7 +62,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 def found_results(line: Line, root: Path) -> list[Result]:
     """Results of all seeds that have been run."""
-    paths = sorted((root / line.name).glob(f"seed-*/{RESULT}"))
+    paths = sorted((root / line.name).glob(f"seed-*/{RESULT_FILE}"))
     return [json.loads(path.read_text()) for path in paths]
 
 
@@ -111,7 +111,7 @@ def _outcome(line: Line, table: Table, root: Path) -> Outcome:
         paper=paper if isinstance(paper, (int, float)) else None,
         oracle=next((run["oracle"] for run in runs if "oracle" in run), None),
         curve=json.loads(curve.read_text()) if curve.exists() else (),
-        course=_course(read_lines(folder / METRICS), table.metric),
+        course=_course(read_lines(folder / METRICS_FILE), table.metric),
     )
 
 

@@ -20,8 +20,6 @@ import tyro
 from expire_span.analysis.loss import loss_along
 from expire_span.comparison import (
     CURVE,
-    METRICS,
-    RESULT,
     Result,
     compare,
     copy_small,
@@ -33,15 +31,14 @@ from expire_span.experiments.scale import Scale
 from expire_span.experiments.table import Line
 from expire_span.model.memory import AdaptiveSpan, AnyMemory, Compressive, ExpireSpan, FixedSpan
 from expire_span.model.transformer import Transformer
-from expire_span.tasks import PG19, Enwik8, Instruction, WikiText
 from expire_span.tasks.locks import claim
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.distributed import take_device
 from expire_span.training.evaluation import Evaluation
 from expire_span.training.experiment import Experiment
-from expire_span.training.folder import CHECKPOINTS, EXPERIMENT_FILE, load_run
+from expire_span.training.folder import CHECKPOINTS, EXPERIMENT_FILE, RESULT_FILE, load_run
 from expire_span.training.interruption import Interruption, Stopped
-from expire_span.training.log import read_lines
+from expire_span.training.log import METRICS_FILE, read_lines
 from expire_span.training.loop import VALID, train
 from expire_span.training.records import changed_settings, load_experiment
 from expire_span.training.trainer import FREE_ON_RESUME
@@ -87,7 +84,7 @@ def reproduce(
     try:
         for line in wanted:
             for seed in range(line.seeds if seeds is None else seeds):
-                known = (folder_of(line, seed, root) / RESULT).exists()
+                known = (folder_of(line, seed, root) / RESULT_FILE).exists()
                 result = run_line(line, scale, seed, root, data=data, device=device)
                 if result is None:
                     print(f"{line.label}, seed {seed}: another process is at it", flush=True)
@@ -130,14 +127,14 @@ def run_line(
     experiment = replace(line.experiment(scale), seed=seed)
     if device is not None:
         experiment = replace(experiment, device=device)
-    if data is not None and isinstance(experiment.task, Enwik8 | PG19 | WikiText | Instruction):
-        experiment = replace(experiment, task=replace(experiment.task, path=data))
+    if data is not None and experiment.task.has_data():
+        experiment = replace(experiment, task=experiment.task.with_data(data))
     with claim(folder.with_suffix(".lock"), wait=False) as mine:
         if not mine:
             return None
         _check_settings(experiment, folder)
-        if (folder / RESULT).exists():
-            return json.loads((folder / RESULT).read_text())
+        if (folder / RESULT_FILE).exists():
+            return json.loads((folder / RESULT_FILE).read_text())
         print(f"{line.label}, seed {seed}: {folder}", flush=True)
         try:
             result = _train_and_judge(experiment, folder)
@@ -151,7 +148,7 @@ def run_line(
         except Stopped as stop:
             message = f"stopped during {line.label}; everything is saved, the same command goes on"
             raise stop.saying(message) from None
-        _write(folder / RESULT, result)
+        _write(folder / RESULT_FILE, result)
         return result
 
 
@@ -200,7 +197,7 @@ def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
         "parameters": sum(parameter.numel() for parameter in model.parameters()) / 1e6,
         "shared": shared,
         **_oracle(experiment),
-        **_pace(folder / METRICS),
+        **_pace(folder / METRICS_FILE),
         **_plain(_judge(experiment, model)),
         "valid": _plain(valid),
     }
@@ -211,7 +208,7 @@ def _last_evaluation(experiment: Experiment, folder: Path) -> dict[str, float] |
     newest = checkpoints.latest(folder / CHECKPOINTS)
     if newest is None or int(newest.name.split("-")[-1]) != experiment.steps:
         return None
-    for line in read_lines(folder / METRICS):
+    for line in read_lines(folder / METRICS_FILE):
         found = {n.removeprefix(VALID): v for n, v in line.items() if n.startswith(VALID)}
         if found and line["step"] == experiment.steps:
             return found

@@ -15,9 +15,10 @@ from expire_span import comparison
 from expire_span import reproduce as module
 from expire_span.analysis.figures import save_figure
 from expire_span.cli import main
-from expire_span.comparison import RESULT, SMALL, compare, found_results, render
+from expire_span.comparison import SMALL, compare, found_results, render
 from expire_span.experiments import TABLES
 from expire_span.tasks.locks import claim
+from expire_span.training.folder import RESULT_FILE
 from expire_span.training.trainer import Trainer
 
 
@@ -118,7 +119,7 @@ def test_a_table_that_was_stopped_goes_on_with_the_same_command(
 
 def test_a_run_that_is_trained_is_only_judged(tmp_path: Path, monkeypatch) -> None:
     smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
-    path = next(tmp_path.rglob(RESULT))
+    path = next(tmp_path.rglob(RESULT_FILE))
     first = path.read_text()
     path.unlink()
     monkeypatch.setattr(module, "train", lambda *_, **__: 1 / 0)
@@ -179,7 +180,7 @@ def test_what_a_stopped_table_has_is_copied(tmp_path: Path, monkeypatch) -> None
     monkeypatch.setattr(module, "train", train)
     with pytest.raises(SystemExit):
         smoke("colliding-easy", tmp_path / "out", "--records", str(tmp_path / "records"))
-    assert len(list((tmp_path / "records").rglob(RESULT))) == 2
+    assert len(list((tmp_path / "records").rglob(RESULT_FILE))) == 2
     assert (tmp_path / "records" / "smoke" / "colliding-easy.md").exists()
 
 
@@ -203,7 +204,7 @@ def test_results_of_other_settings_are_refused(tmp_path: Path, capsys, monkeypat
 def test_times_beside_others_are_marked(tmp_path: Path) -> None:
     table = TABLES["enwik8-overfit"]
     for line, shared in zip(table.lines, (True, False), strict=True):
-        path = tmp_path / line.name / "seed-0" / RESULT
+        path = tmp_path / line.name / "seed-0" / RESULT_FILE
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps({"bpb": 1.0, "milliseconds": 60.4, "shared": shared}))
     first, second = [row for row in compare("x", table, tmp_path).splitlines() if "60" in row]

@@ -1,10 +1,9 @@
 """Commands for agents: train, evaluate, watch, sweep. `cli.py` hands over what concerns them."""
 
 import inspect
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, cast, get_args
 
 import tyro
 
@@ -14,6 +13,13 @@ from expire_span.agent.run import is_agent, load_agent, load_agent_experiment, t
 from expire_span.agent.sweep import PRICES, SEEDS, draw_sweep, run_sweep, sweep_experiments
 from expire_span.agent.trainer import evaluate_agent
 from expire_span.agent.watch import animate, record_episode
+from expire_span.training.command import (
+    OTHER_MEMORY,
+    TRAIN_ARGUMENTS,
+    out_folder,
+    parser_settings,
+    print_result,
+)
 from expire_span.training.folder import EXPERIMENT_FILE
 
 Name = Literal["corridor", "portal"]
@@ -21,18 +27,24 @@ Name = Literal["corridor", "portal"]
 
 def concern_agents(arguments: Sequence[str]) -> bool:
     """Whether the words of a command line are for an agent."""
-    command, first = [*arguments[:2], "", ""][:2]
+    command, words = [*arguments[:1], ""][0], arguments[1:]
     if command == "train":
-        return first in AGENT_EXPERIMENTS
+        return words[:1] != [] and words[0] in AGENT_EXPERIMENTS
     if command == "evaluate":
-        return is_agent(Path(first))
+        return any(is_agent(Path(word)) for word in words)
     return command in ("watch", "sweep")
 
 
 def run_command(arguments: Sequence[str]) -> None:
     """Do what the words of a command line say."""
     if arguments[0] == "train":
-        _train(arguments[1], list(arguments[2:]))
+        name, (scale, options) = arguments[1], _take_scale(arguments[2:])
+        tyro.cli(
+            train_command(name, scale, options),
+            prog=f"expire-span train {name} {scale}",
+            args=options,
+            config=parser_settings(options),
+        )
         return
     commands: dict[str, Callable[..., None]] = {
         "evaluate": evaluate,
@@ -42,14 +54,26 @@ def run_command(arguments: Sequence[str]) -> None:
     tyro.extras.subcommand_cli_from_dict(commands, prog="expire-span", args=arguments)
 
 
-def _train(name: str, options: list[str]) -> None:
-    """`train NAME [SCALE]` and options: every field of the experiment is one.
+def _take_scale(words: Sequence[str]) -> tuple[Scale, list[str]]:
+    """The scale among the words after `train NAME`, and the others.
+
+    It may stand anywhere, but is no option's value: `--out smoke` names a folder.
+    """
+    for place, word in enumerate(words):
+        is_value = place > 0 and words[place - 1].startswith("--") and "=" not in words[place - 1]
+        if word in get_args(Scale) and not is_value:
+            return cast(Scale, word), [*words[:place], *words[place + 1 :]]
+    return "single", list(words)
+
+
+def train_command(
+    name: str, scale: Scale = "single", options: Sequence[str] = ()
+) -> Callable[..., None]:
+    """The command `train NAME [SCALE]`: every field of the experiment is an option.
 
     A run that is resumed starts from its own settings, so that they need not be repeated.
     """
-    scale: Any = options.pop(0) if options and options[0] in get_args(Scale) else "single"
-    words = [word for option in options for word in option.split("=", 1)]
-    folder = Path(words[words.index("--out") + 1] if "--out" in words[:-1] else f"runs/{name}")
+    folder = out_folder(options, name)
     default = AGENT_EXPERIMENTS[name](scale)
     if "--resume" in options and (folder / EXPERIMENT_FILE).exists():
         default = load_agent_experiment(folder)
@@ -60,23 +84,14 @@ def _train(name: str, options: list[str]) -> None:
         resume: bool = False,
     ) -> None:
         result = train_agent(experiment, out, resume=resume)
-        _print({"run": str(out), **result})
+        print_result({"run": str(out), **result})
 
     about = inspect.getdoc(AGENT_EXPERIMENTS[name]) or ""
-    train.__doc__ = f"{about}\n\n{TRAIN_ARGUMENTS}"
-    settings: tuple[Any, ...] = (tyro.conf.CascadeSubcommandArgs,)
-    if not any(option.startswith("model.memory:") for option in options):
-        settings = (*settings, tyro.conf.AvoidSubcommands)
-    tyro.cli(train, prog=f"expire-span train {name} {scale}", args=options, config=settings)
+    train.__doc__ = "\n\n".join([about, SCALES, OTHER_MEMORY, TRAIN_ARGUMENTS])
+    return train
 
 
-TRAIN_ARGUMENTS = """`train NAME smoke`, `train NAME single` and `train NAME paper` differ in scale.
-
-Args:
-    experiment: what to train.
-    out: folder for metrics and checkpoints.
-    resume: go on from the newest checkpoint in that folder.
-"""
+SCALES = "`train NAME smoke`, `train NAME single` and `train NAME paper` differ in scale."
 
 
 def evaluate(
@@ -98,7 +113,7 @@ def evaluate(
     experiment, model = load_agent(run, device)
     rows = experiment.evaluation_rows if rows is None else rows
     found = evaluate_agent(model, experiment.world, rows=rows, seed=seed, limit=limit)
-    _print({"run": str(run), "limit": limit, **found})
+    print_result({"run": str(run), "limit": limit, **found})
 
 
 def watch(
@@ -150,9 +165,3 @@ def sweep(
     run_sweep(experiments, out, side_by_side=side_by_side)
     draw_sweep(out, out / "performance.png")
     print(out / "performance.png")
-
-
-def _print(result: dict[str, Any]) -> None:
-    """JSON with as many digits as mean something."""
-    rounded = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in result.items()}
-    print(json.dumps(rounded, indent=2))

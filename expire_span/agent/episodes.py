@@ -10,10 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from expire_span.agent.dense import start_full
-from expire_span.agent.rollout import begin
-from expire_span.agent.tally import Tally
-from expire_span.agent.trainer import Actor
+from expire_span.agent.trainer import play_first_episodes
 from expire_span.model.transformer import Transformer
 from expire_span.worlds import World
 
@@ -42,7 +39,7 @@ class Episodes:
         lengths = self.lengths()
         within = torch.arange(self.steps, device=lengths.device) < lengths[:, None]
         earned = (self.rewards * within).sum(dim=1)
-        return int((earned * 1e6 + lengths).argmax())
+        return int(torch.where(earned == earned.max(), lengths, 0).argmax())
 
     def first_of(self, row: int) -> Self:
         """The first episode of a row, alone."""
@@ -64,14 +61,8 @@ class Episodes:
 def play_episodes(model: Transformer, world: World, *, rows: int, seed: int = 0) -> Episodes:
     """Play in each of some rows until all have finished their first episode."""
     game = world.play(model.positions.device)
-    situation, memory = begin(game, rows, seed), start_full(model, rows)
-    actor, tally = Actor(model, game, rows), Tally.empty(game, episodes=1)
     taken: dict[str, list[Tensor]] = {field.name: [] for field in fields(Episodes)}
-    for _ in range(-(-world.limit // model.config.block)):
-        block, situation, tally = actor.act_block(situation, memory, tally)
-        memory = model(block.observations, memory, starts=block.starts).memory
+    for block, _, _ in play_first_episodes(model, game, rows=rows, seed=seed):
         for name, parts in taken.items():
             parts.append(getattr(block, name).clone())  # the next block is written over it
-        if tally.counts.max() == rows:
-            break
     return Episodes(**{name: torch.cat(parts, dim=1) for name, parts in taken.items()})

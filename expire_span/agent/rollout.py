@@ -15,7 +15,6 @@ from expire_span.agent.ports import Decision
 from expire_span.agent.tally import Tally
 from expire_span.chance import draw, row_keys, unit
 from expire_span.model.memory import Memory
-from expire_span.model.memory.state import State
 from expire_span.model.transformer import Transformer
 from expire_span.worlds import Game
 
@@ -23,7 +22,7 @@ _PURPOSE = 2  # sets the chance of actions apart from that of worlds and oracles
 
 
 @dataclass(frozen=True)
-class Situation(State):
+class Situation:
     """Where every row stands between two blocks, apart from memory."""
 
     world: Any  # the world's state, a dataclass of tensors [B, ...]

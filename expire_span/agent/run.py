@@ -24,6 +24,7 @@ from expire_span.training.distributed import ALONE, take_device
 from expire_span.training.folder import (
     CHECKPOINTS,
     EXPERIMENT_FILE,
+    RESULT_FILE,
     check_folder,
     write_settings,
 )
@@ -36,7 +37,6 @@ from expire_span.training.saver import Saver
 from expire_span.training.spans import SpanWatch
 from expire_span.worlds import WORLDS
 
-RESULT_FILE = "result.json"
 AGENT_KINDS: dict[str, type] = {
     **KNOWN,
     **WORLDS,

@@ -19,9 +19,9 @@ from matplotlib.axes import Axes
 
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
-from expire_span.agent.run import RESULT_FILE, load_agent_experiment, train_side_by_side
+from expire_span.agent.run import load_agent_experiment, train_side_by_side
 from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
-from expire_span.training.folder import EXPERIMENT_FILE
+from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE
 from expire_span.training.interruption import Stopped
 from expire_span.worlds import Corridor, Portal, World
 from expire_span.worlds.oracles import PortalMemory, corridor_bound, play

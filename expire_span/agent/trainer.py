@@ -4,6 +4,7 @@ Everything that a step depends on is a field of `AgentTrainer` and part of what 
 comes from counters, so a resumed run equals one that never stopped, bit for bit on a CPU.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ from expire_span.agent.ports import build_agent
 from expire_span.agent.rollout import Block, Situation, act_block, begin
 from expire_span.agent.tally import Tally
 from expire_span.model.memory import Memory
-from expire_span.model.transformer import MemoryStats, Transformer
-from expire_span.training.control import PenaltyControl
+from expire_span.model.transformer import MemoryStats, Step, Transformer
+from expire_span.training.control import PenaltyControl, Standing
 from expire_span.training.guard import NotFinite
 from expire_span.training.metrics import Means, memory_metrics
 from expire_span.training.optim import load_optimizer, optimizer_tensors, set_rates
@@ -55,7 +56,7 @@ class AgentTrainer:
         factor = config.schedule.factor(self.step, self.experiment.steps)
         set_rates(self.learner.optimizer, config.rate * factor)
         lesson = self.learner.learn(block, self.memory, self._penalty_weight())
-        self.control.observe(self.step, lesson.parts["live"].mean())
+        self.control.observe(Standing(self.step, self.metric), lesson.parts["live"].mean())
         self.memory = lesson.memory
         self.latest = lesson.parts
         self.step += 1
@@ -122,9 +123,9 @@ class AgentTrainer:
         self.control.restore(tensors["control"], values["control"])
         self.means.restore(tensors["means"], values["means"], self.device)
 
-    def _penalty_weight(self) -> float | Tensor:
+    def _penalty_weight(self) -> Tensor:
         """What multiplies the penalty in the coming update, which may be the first to have one."""
-        return self.control.weight(self.step, self.metric, True)
+        return self.control.weight(Standing(self.step, self.metric))
 
 
 class Actor:
@@ -166,15 +167,29 @@ def evaluate_agent(
         seed: which ones.
         limit: distance beyond which it remembers nothing, if not as far as its memory reaches.
     """
-    game = world.play(model.positions.device)
+    game, means = world.play(model.positions.device), Means()
+    played = Tally.empty(game, episodes=1)
+    for _, step, tally in play_first_episodes(model, game, rows=rows, seed=seed, limit=limit):
+        means.add(**vars(step.stats))
+        played = tally
+    return played.read(game) | memory_metrics(means.take())
+
+
+@torch.no_grad()
+def play_first_episodes(
+    model: Transformer, game: Game, *, rows: int, seed: int, limit: int | None = None
+) -> Iterator[tuple[Block, Step, Tally]]:
+    """Blocks of steps until every row has finished its first episode, as `evaluate_agent` says.
+
+    Yields what was done in each, what the model made of it, and the tally of first episodes so far.
+    The next block is written over the one before.
+    """
     situation, memory = begin(game, rows, seed), start_full(model, rows)
-    tally, means = Tally.empty(game, episodes=1), Means()
-    actor = Actor(model, game, rows, limit=limit)
-    for _ in range(-(-world.limit // model.config.block)):
+    actor, tally = Actor(model, game, rows, limit=limit), Tally.empty(game, episodes=1)
+    for _ in range(-(-game.world.limit // model.config.block)):
         block, situation, tally = actor.act_block(situation, memory, tally)
         step = model(block.observations, memory, starts=block.starts, limit=limit)
         memory = step.memory
-        means.add(**vars(step.stats))
+        yield block, step, tally
         if tally.counts.max() == rows:
-            break
-    return tally.read(game) | memory_metrics(means.take())
+            return

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from expire_span.training.folder import RESULT_FILE
+from expire_span.training.log import METRICS_FILE
 from expire_span.training.release import EXPERIMENT_FILE as SETTINGS
 from expire_span.training.release import WEIGHTS_FILE
 
-RESULT, METRICS = "result.json", "metrics.jsonl"
 KNOWN_METRICS = ("bpb", "bpc", "perplexity", "accuracy", "error", "success", "reward", "return")
 
 
@@ -57,9 +58,9 @@ def read_sizes(runs: Sequence[Path], metric: str | None = None) -> list[Size]:
 def read_size(run: Path, metric: str | None = None) -> Size:
     """What a run says of itself; of its metrics the first known one, if none is named."""
     settings = json.loads((run / SETTINGS).read_text())
-    if (run / RESULT).exists():
+    if (run / RESULT_FILE).exists():
         split = "test" if "task" in settings else "episodes"  # agents are judged on these
-        found = json.loads((run / RESULT).read_text())
+        found = json.loads((run / RESULT_FILE).read_text())
     else:
         split, found = "valid", _last_evaluation(run)
     chosen = metric or next((name for name in KNOWN_METRICS if name in found), None)
@@ -85,12 +86,12 @@ def _is_run(settings: Path) -> bool:
 
 
 def _judged(run: Path) -> bool:
-    return (run / RESULT).exists() or bool(_last_evaluation(run))
+    return (run / RESULT_FILE).exists() or bool(_last_evaluation(run))
 
 
 def _last_evaluation(run: Path) -> dict[str, Any]:
     """Metrics of the last evaluation, without the name of the split."""
-    path = run / METRICS
+    path = run / METRICS_FILE
     lines = path.read_text().splitlines() if path.exists() else []
     for line in reversed(lines):
         found = {

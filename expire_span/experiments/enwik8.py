@@ -24,8 +24,8 @@ def enwik8(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single") -> Expe
 
     The paper, test bits per byte: Transformer-XL 1.06, Expire-Span 16k 0.99 (`tab:enwik8`, after
     10k further updates at a tenth of the rate; 1.03 before, in `tab:efficiency`, where Compressive
-    has 1.05 and Adaptive-Span 1.04). Dropout 0.3, clip 0.3 and the initial spans are of the
-    original's scripts.
+    has 1.05 and Adaptive-Span 1.04, which it cites as 1.02). Dropout 0.3, clip 0.3 and the initial
+    spans are of the original's scripts.
 
     `single` reads 33M bytes without dropout, in batches of 16.
     """

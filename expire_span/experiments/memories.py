@@ -4,7 +4,7 @@
 |---|---|---|
 | Transformer-XL | the span | |
 | Adaptive-Span | the longest span | ramp 32, weight 5e-7, as in its own paper; starts closed [1] |
-| Compressive | how far it reaches | 1,024 single states, then means of 4 (text) or 8 (others) |
+| Compressive | how far it reaches | 1,024 single states, then means of 4 (enwik8) or 8 (others) |
 | Expire-Span | L, R, alpha | share of L to start with, where the original's scripts say none |
 
 [1] On collision and instruction, at `single` scale, spans of both kinds start long.

@@ -1,7 +1,7 @@
 """The three sizes of every experiment, and what they have in common.
 
 smoke    seconds on a CPU, with data that comes along: shows that everything works
-single   at most 8 minutes a model on one H200: the same models on less training
+single   meant for 8 minutes a model on one H200: the same models with less training
 paper    the paper's sizes; where it is silent, the choice is ours and said in the docstring
 """
 

@@ -66,7 +66,7 @@ def wikitext(memory: AnyMemory = EXPIRE_SPAN_8K, scale: Scale = "single") -> Exp
 
 
 def wikitext_point(memory: AnyMemory, scale: Scale) -> Experiment:
-    """One point of performance against memory size: at `single`, two minutes."""
+    """One point of performance against memory size: at `single`, a third of the updates."""
     experiment = wikitext(memory, scale)
     return replace(experiment, steps=1000) if scale == "single" else experiment
 

@@ -5,9 +5,10 @@ Shapes: B rows, T steps.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from math import exp, log
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -261,6 +262,16 @@ class Task(ABC):
     def files(self) -> tuple[Path, ...]:
         """The files that the data is read from; none for made-up data."""
         return ()
+
+    def has_data(self) -> bool:
+        """Whether its data lie in files, by a setting `path`, rather than being made up."""
+        return hasattr(self, "path")
+
+    def with_data(self, path: str) -> Self:
+        """The same task with its data elsewhere."""
+        if not self.has_data():
+            raise ValueError(f"{type(self).__name__} makes up its data: leave out --data.")
+        return replace(self, path=path)  # type: ignore[type-var]
 
     def _source(self) -> dict[str, Any]:
         """Name and settings, by which the streams of different tasks are told apart."""

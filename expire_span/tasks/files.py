@@ -59,7 +59,8 @@ class Source:
         names = ", ".join(self.names)
         raise FileNotFoundError(
             f"There is no {self.name} in {place} (looked for {names}, packed or not): "
-            f"{self.advice}, then name its place by --task.path or EXPIRE_SPAN_DATA."
+            f"{self.advice}, then name its place by --data (--task.path in `train`) or "
+            "EXPIRE_SPAN_DATA."
         )
 
     def broken(self, path: Path, why: str) -> ValueError:

@@ -24,6 +24,7 @@ All of it stays on the device, so that no step waits for it.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,6 +43,15 @@ ARRIVAL = 10_000.0  # steps in which the present pace would have to reach the ta
 LARGEST = 8.0  # of the sum
 
 
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands before an update."""
+
+    step: int  # updates made so far
+    metric: float | None  # the task's, as last reported
+    higher_is_better: bool = True  # how to read it
+
+
 class PenaltyControl:
     """The weight of the penalty from step to step.
 
@@ -57,43 +67,33 @@ class PenaltyControl:
     ):
         self._schedule = schedule
         self._filled = -(-getattr(memory, "max_span", 0) // block)
-        self.opened: int | None = None
-        self._consent = 1.0  # of the metric, to the coming update, as `weight` was told
+        self.opened: int | None = None  # the first update that had a penalty
         # The weight's argument, the sum, the log of live memory, the error's pace, the steps seen.
         self._state = torch.zeros(5, dtype=torch.float64, device=device)
         if schedule.target_live is not None:
             _check_target(schedule.target_live, memory)
 
-    def weight(self, step: int, metric: float | None, higher_is_better: bool) -> Tensor:
-        """What multiplies the penalty in update `step`, which may be the first to have one.
-
-        A scalar on the device.
-
-        Args:
-            step: updates made so far.
-            metric: the task's metric as last reported.
-            higher_is_better: how to read it.
-        """
-        if self.opened is None and self._schedule.opens(step, metric, higher_is_better):
-            self.opened = step
-        self._consent = self._schedule.consent(metric, higher_is_better)
-        factor = self._schedule.factor(step, self.opened)
+    def weight(self, now: Standing) -> Tensor:
+        """What multiplies the penalty in the coming update, a scalar on the device."""
+        factor = self._schedule.factor(now.step, self._begun(now))
+        consent = self._schedule.consent(now.metric, now.higher_is_better)
         if self._schedule.target_live is None:
-            signed = factor * self._consent if factor else 0.0
+            signed = factor * consent if factor else 0.0
             return torch.full((), signed, device=self._state.device)
-        return factor * max(self._consent, 0.0) * torch.sinh(self._state[0]).float()
+        return factor * max(consent, 0.0) * torch.sinh(self._state[0]).float()
 
-    def observe(self, step: int, live: Tensor) -> None:
-        """Update `step` had so many live memories, mean over layers, rows and ranks."""
+    def observe(self, now: Standing, live: Tensor) -> None:
+        """The update had so many live memories, mean over layers, rows and ranks."""
+        self.opened = self._begun(now)
         target = self._schedule.target_live
-        if target is None or self.opened is None or step < max(self.opened, self._filled):
+        if target is None or self.opened is None or now.step < max(self.opened, self._filled):
             return
-        if self._consent <= 0:
+        if self._schedule.consent(now.metric, now.higher_is_better) <= 0:
             return  # what live memory does now is not the controller's doing
         _, total, before, pace, seen = self._state.unbind()
-        now = live.detach().double().clamp(min=1e-3).log()
+        log_live = live.detach().double().clamp(min=1e-3).log()
         # Smoothing starts as a plain mean, and the first value is no change.
-        smoothed = before + (now - before) / (seen + 1).clamp(max=SMOOTHING)
+        smoothed = before + (log_live - before) / (seen + 1).clamp(max=SMOOTHING)
         pace = pace + torch.where(seen > 0, smoothed - before - pace, 0) / PACE
         error = smoothed - math.log(target)
         arriving = (error * pace < 0) & (pace.abs() > error.abs() / ARRIVAL)
@@ -102,7 +102,14 @@ class PenaltyControl:
         total = (total + torch.where(counts, cut / INTEGRAL, 0)).clamp(-LARGEST, LARGEST)
         state = torch.stack([GAIN * cut + total, total, smoothed, pace, seen + 1])
         # A fault is for the guard to name; it must not stay here.
-        self._state = torch.where(torch.isfinite(now), state, self._state)
+        self._state = torch.where(torch.isfinite(log_live), state, self._state)
+
+    def _begun(self, now: Standing) -> int | None:
+        """The first update that has a penalty, if the coming one or any before it does."""
+        if self.opened is not None:
+            return self.opened
+        opens = self._schedule.opens(now.step, now.metric, now.higher_is_better)
+        return now.step if opens else None
 
     def tensors(self) -> dict[str, Tensor]:
         """The controller's state."""

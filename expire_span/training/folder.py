@@ -4,6 +4,7 @@ experiment.json        every setting
 metrics.jsonl          metrics, one line each; TensorBoard's files lie beside it
 checkpoints/           the newest two
 evaluation/            where an evaluation stands that has been stopped
+result.json            how a run was judged in the end, if it was
 wandb-id               under which Weights & Biases knows the run, if it does
 """
 
@@ -23,6 +24,7 @@ from expire_span.training.release import CHECKPOINTS, EXPERIMENT_FILE, WEIGHTS_F
 from expire_span.training.trainer import Trainer
 
 EVALUATION = "evaluation"
+RESULT_FILE = "result.json"
 
 
 def check_folder(folder: Path, resume: bool) -> None:

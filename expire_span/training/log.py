@@ -14,7 +14,7 @@ from torch.utils.tensorboard.writer import SummaryWriter
 
 from expire_span.training.disk import flush, replace_text, writing
 
-HISTOGRAM, WANDB_ID = "span_histogram", "wandb-id"
+METRICS_FILE, HISTOGRAM, WANDB_ID = "metrics.jsonl", "span_histogram", "wandb-id"
 Metrics = dict[str, Any]
 """Numbers by name; under `HISTOGRAM`, the edges of its bins and the shares of each layer."""
 
@@ -36,7 +36,7 @@ class JsonLines:
     """
 
     def __init__(self, folder: Path, step: int):
-        self._path = folder / "metrics.jsonl"
+        self._path = folder / METRICS_FILE
         if self._path.exists():
             lines = self._path.read_text().splitlines(keepends=True)
             replace_text(self._path, "".join(line for line in lines if _step_of(line) <= step))

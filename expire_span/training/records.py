@@ -111,5 +111,8 @@ def read_experiment(path: Path, kind: type[Kind], known: dict[str, type]) -> Kin
         ) from error
     if not isinstance(experiment, kind):
         found = type(experiment).__name__
-        raise ValueError(f"{path} holds no experiment of this kind, but {found} settings.")
+        raise ValueError(
+            f"{path} holds the settings of {found}, but this needs those of {kind.__name__}: give "
+            "the folder of such a run."
+        )
     return experiment

@@ -16,7 +16,7 @@ from expire_span.model.memory import Memory
 from expire_span.model.transformer import MemoryStats, Step, Transformer
 from expire_span.tasks import Batch
 from expire_span.training.checkpoint import Checkpoint, Shard, join
-from expire_span.training.control import PenaltyControl
+from expire_span.training.control import PenaltyControl, Standing
 from expire_span.training.distributed import ALONE, Ranks, add_up_gradients, take_device
 from expire_span.training.evaluation import autocast
 from expire_span.training.experiment import Experiment
@@ -272,7 +272,7 @@ class Trainer:
         apply_gradients(self.optimizer, config.clip, norm, unsound)
         self.model.clamp_parameters()
 
-        self.control.observe(self.step, live)
+        self.control.observe(self._standing(), live)
         self.means.add(loss=loss, gradient_norm=norm)
         self.memories = tuple(each.memory() for each in passes)  # all else is under way
         evidence = Evidence(
@@ -311,7 +311,10 @@ class Trainer:
 
     def _penalty_weight(self) -> Tensor:
         """What multiplies the penalty in the coming update."""
-        return self.control.weight(self.step, self.metric, self.score.higher_is_better)
+        return self.control.weight(self._standing())
+
+    def _standing(self) -> Standing:
+        return Standing(self.step, self.metric, self.score.higher_is_better)
 
     def _limit(self) -> Tensor | None:
         """The distance at which this update cuts all spans, if it does."""

@@ -60,7 +60,7 @@ class GridEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         """Make one step."""
         if self._over:
             raise ValueError("The episode is over: call reset() first.")
-        actions = _actions(np.asarray(action)[None], self.world, 1)
+        actions = _actions(np.asarray(action)[None], 1)
         outcome = self._game.step(self._state, actions)
         self._state = outcome.last
         self._over = bool(outcome.done)
@@ -70,9 +70,7 @@ class GridEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
     def render(self) -> Any:
         """The world as text or as pixels."""
-        if self.render_mode is None:
-            raise ValueError(f"Nothing to render: make the environment with {RENDER_MODES}.")
-        return _RENDERERS[self.render_mode](self._game, self._state, 0)
+        return _renderer(self.render_mode, self._state)(self._game, self._state, 0)
 
 
 class GridVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]]):
@@ -117,7 +115,7 @@ class GridVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]
         """Make one step in every row; where it ends an episode, the next one begins."""
         if self._state is None:
             raise ValueError("Nothing has begun: call reset() first.")
-        given = _actions(np.asarray(actions), self.world, self.num_envs)
+        given = _actions(np.asarray(actions), self.num_envs)
         outcome = self._game.step(self._state, given)
         self._state = outcome.state
         infos = _infos(self._state)
@@ -134,9 +132,7 @@ class GridVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]
 
     def render(self) -> tuple[Any, ...] | None:
         """Every row's world as text or as pixels."""
-        if self.render_mode is None:
-            raise ValueError(f"Nothing to render: make the environment with {RENDER_MODES}.")
-        draw = _RENDERERS[self.render_mode]
+        draw = _renderer(self.render_mode, self._state)
         return tuple(draw(self._game, self._state, row) for row in range(self.num_envs))
 
     def _final(self, last: Any, done: NDArray[np.bool_]) -> dict[str, Any]:
@@ -177,6 +173,16 @@ def _known_mode(mode: str | None) -> str | None:
     return mode
 
 
+def _renderer(mode: str | None, state: Any) -> Callable[..., Any]:
+    """How to draw a row, if that was asked for and there is something to draw."""
+    if mode is None:
+        modes = " or ".join(map(repr, RENDER_MODES))
+        raise ValueError(f"Nothing to render: make the environment with render_mode={modes}.")
+    if state is None:
+        raise ValueError("Nothing to render yet: call reset() first.")
+    return _RENDERERS[mode]
+
+
 def _keys(seeds: Sequence[int]) -> Tensor:
     """A key for each seed, int64 [B]."""
     return hashed(torch.tensor(list(seeds), dtype=torch.int64))
@@ -187,7 +193,7 @@ def _drawn(seed: int | None, source: np.random.Generator) -> int:
     return int(source.integers(2**62)) if seed is None else seed
 
 
-def _actions(actions: NDArray[Any], world: World, count: int) -> Tensor:
+def _actions(actions: NDArray[Any], count: int) -> Tensor:
     """Actions as a tensor, if they are whole numbers, one for each row."""
     if actions.shape != (count,) or not np.issubdtype(actions.dtype, np.integer):
         raise ValueError(

@@ -52,10 +52,6 @@ class WorldState:
             self, **{name: tensors[name].to(old.device) for name, old in self.tensors().items()}
         )
 
-    def to(self, device: torch.device | str) -> Self:
-        """The same state on another device."""
-        return replace(self, **{name: old.to(device) for name, old in self.tensors().items()})
-
     def clone(self) -> Self:
         """A copy of which no two tensors share memory, to be written into."""
         return replace(self, **{name: old.clone() for name, old in self.tensors().items()})

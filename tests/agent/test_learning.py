@@ -134,6 +134,7 @@ def test_the_penalty_waits_for_the_metric_and_then_stays():
     for metric in (None, 0.4, 0.6, 0.1):
         trainer.metric = metric
         weights.append(trainer._penalty_weight())
+        trainer.update()
     assert weights == [0, 0, 1, 1]
 
 

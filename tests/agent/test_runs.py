@@ -8,7 +8,7 @@ import torch
 
 from agent.small_agents import WORLDS, stop_after_three_steps, tiny_experiment
 from expire_span import FixedSpan
-from expire_span.agent.experiments import AGENT_EXPERIMENTS
+from expire_span.agent.experiments import AGENT_EXPERIMENTS, corridor
 from expire_span.agent.run import (
     AGENT_KINDS,
     load_agent,
@@ -17,6 +17,7 @@ from expire_span.agent.run import (
     train_side_by_side,
 )
 from expire_span.agent.trainer import AgentTrainer
+from expire_span.cli import main
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.guard import NotFinite
 from expire_span.training.records import from_record, to_record
@@ -180,3 +181,16 @@ def test_a_released_agent_is_not_trained_over(tmp_path):
     release(tmp_path / "run", tmp_path / "released")
     with pytest.raises(ValueError, match="holds a released model"):
         train_agent(experiment, tmp_path / "released", resume=True, progress=False)
+
+
+def test_the_scale_may_stand_anywhere_but_is_no_options_value(tmp_path, capsys):
+    out = str(tmp_path / "smoke")
+    few = ["--steps", "1", "--batch", "4", "--evaluation-rows", "4", "--device", "cpu"]
+    main(["train", "corridor", "--out", out, "smoke", *few])
+    assert load_agent_experiment(tmp_path / "smoke").model.width == corridor("smoke").model.width
+    capsys.readouterr()
+    main(["evaluate", "--rows", "3", out])
+    assert json.loads(capsys.readouterr().out)["episodes"] == 3
+    with pytest.raises(SystemExit):
+        main(["train", "nothing"])
+    assert "portal" in capsys.readouterr().err

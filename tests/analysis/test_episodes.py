@@ -10,7 +10,7 @@ import torch
 from agent.small_agents import MEMORIES, WORLDS, tiny_experiment
 from browser import Visit, browser
 from expire_span.agent.dense import start_full
-from expire_span.agent.episodes import play_episodes
+from expire_span.agent.episodes import Episodes, play_episodes
 from expire_span.agent.rollout import act_block, begin
 from expire_span.agent.run import load_agent, train_agent
 from expire_span.agent.tally import Tally
@@ -85,6 +85,16 @@ def test_an_earlier_episode_is_deleted_once_it_leaves_the_last_block(runs):
         if len(ends):
             deleted = found.deleted[:, row, :first]
             assert ((deleted != NOT_YET) & (deleted <= ends[0])).all()
+
+
+def test_of_several_best_episodes_it_is_the_longest():
+    steps = 1000
+    done = torch.zeros(3, steps, dtype=torch.bool)
+    done[[0, 1, 2], [899, 909, 999]] = True
+    rewards = torch.zeros(3, steps)
+    rewards[:, 10] = torch.tensor([638.0, 638.0, 637.9])
+    nothing = torch.zeros(3, steps, dtype=torch.int64)
+    assert Episodes(nothing, done, nothing, rewards, done).best() == 1
 
 
 def test_the_best_episode_is_alone_what_it_was_among_others(runs):

@@ -175,7 +175,6 @@ def test_a_small_vocabulary_loses_rare_words_but_no_names(small_light: Path) -> 
     task = Instruction(text="light", path=str(small_light), distance=100, vocabulary=50)
     text = story(task)
     assert UNKNOWN in text
-    assert all(f"old guard {n}" in " ".join(task.tongue().words) or n for n in range(12))
     assert all(0 not in name for name in task.tongue().names)
     with pytest.raises(ValueError, match=r"Names and places alone have \d+ words: raise vocab"):
         Instruction(text="light", path=str(small_light), vocabulary=20).stream("train", 1, 0)

@@ -1,6 +1,7 @@
 """The price of memory: a constant, a schedule, or whatever meets a target."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from expire_span import AdaptiveSpan, ExpireSpan, FixedSpan
 from expire_span.experiments.recall import recall
-from expire_span.training.control import CUT, GAIN, LARGEST, PenaltyControl
+from expire_span.training.control import CUT, GAIN, LARGEST, PenaltyControl, Standing
 from expire_span.training.evaluation import evaluate
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.training.trainer import Trainer
@@ -26,9 +27,20 @@ def drive(controller: PenaltyControl, plant, steps: int, first: int = 1) -> list
     """Let a controller and a plant act on each other; the live memory at every step."""
     found = []
     for step in range(first, first + steps):
-        live = plant(float(controller.weight(step, None, True)))
-        controller.observe(step, torch.tensor(live))
+        now = Standing(step, None)
+        live = plant(float(controller.weight(now)))
+        controller.observe(now, torch.tensor(live))
         found.append(live)
+    return found
+
+
+def weights(controller: PenaltyControl, metrics: Sequence[float | None]) -> list[float]:
+    """The weight of each update, given the metric as last reported before it."""
+    found = []
+    for step, metric in enumerate(metrics):
+        now = Standing(step, metric)
+        found.append(float(controller.weight(now)))
+        controller.observe(now, torch.tensor(1e6))
     return found
 
 
@@ -50,37 +62,39 @@ class AdamLike:
 
 
 def test_without_a_target_the_weight_is_that_of_the_schedule():
-    controller = control(delay=2, warmup=2)
-    assert [controller.weight(step, None, True) for step in range(5)] == [0, 0, 0.5, 1, 1]
-    controller.observe(5, torch.tensor(1e6))
-    assert controller.weight(6, None, True) == 1
+    assert weights(control(delay=2, warmup=2), [None] * 7) == [0, 0, 0.5, 1, 1, 1, 1]
 
 
 def test_memory_is_paid_for_while_the_metric_is_too_bad_once_the_penalty_has_begun():
-    controller = control(after_metric=0.9, while_metric=0.8, warmup=2)
     metrics = [None, 0.7, 0.85, 0.95, 0.85, 0.7, 0.79, 0.8]
-    weights = [controller.weight(step, metric, True) for step, metric in enumerate(metrics)]
-    assert weights == [0, 0, 0, 0.5, 1, -1, -1, 1]
-    alone = control(while_metric=0.8)
-    assert [alone.weight(n, metric, True) for n, metric in enumerate(metrics)] == [
-        *(0, -1, 1, 1, 1),
-        *(-1, -1, 1),
-    ]
+    controller = control(after_metric=0.9, while_metric=0.8, warmup=2)
+    assert weights(controller, metrics) == [0, 0, 0, 0.5, 1, -1, -1, 1]
+    assert weights(control(while_metric=0.8), metrics) == [0, -1, 1, 1, 1, -1, -1, 1]
+
+
+def test_looking_at_the_weight_changes_nothing():
+    controller = control(after_metric=0.9)
+    assert controller.weight(Standing(3, 0.95)) == 1
+    assert controller.opened is None
+    controller.observe(Standing(3, 0.95), torch.tensor(5.0))
+    assert controller.opened == 3
+    assert controller.weight(Standing(4, 0.1)) == 1
 
 
 def test_a_band_turns_the_weight_round_step_by_step():
-    controller = control(while_metric=0.8, while_band=0.1, warmup=2)
-    metrics = [0.7, 0.85, 0.85, 0.95, 0.8, 0.75, 0.6]
-    weights = [float(controller.weight(n, metric, True)) for n, metric in enumerate(metrics)]
-    assert weights == pytest.approx([-0.5, 0.5, 0.5, 1, 0, -0.5, -1])
+    found = weights(
+        control(while_metric=0.8, while_band=0.1, warmup=2), [0.7, 0.85, 0.85, 0.95, 0.8, 0.75, 0.6]
+    )
+    assert found == pytest.approx([-0.5, 0.5, 0.5, 1, 0, -0.5, -1])
 
 
 def test_nothing_is_adjusted_while_a_target_pauses():
     controller = control(target_live=10, while_metric=0.8)
     for step, metric in enumerate([0.9, 0.9, 0.1, 0.1, 0.9], start=1):
-        weight = controller.weight(step, metric, True)
+        now = Standing(step, metric)
+        weight = controller.weight(now)
         before = controller.tensors()["state"].clone()
-        controller.observe(step, torch.tensor(40.0))
+        controller.observe(now, torch.tensor(40.0))
         assert (weight == 0) == (metric < 0.8 or step == 1)
         assert torch.equal(before, controller.tensors()["state"]) == (metric < 0.8)
 
@@ -110,31 +124,31 @@ def test_a_long_way_to_the_target_does_not_carry_the_spans_past_it():
 def test_the_weight_stays_in_bounds_where_nothing_helps():
     controller = control(target_live=10.0)
     drive(controller, lambda _: 50.0, 1500)
-    assert controller.weight(9999, None, True) == pytest.approx(math.sinh(LARGEST + GAIN * CUT))
+    assert controller.weight(Standing(9999, None)) == pytest.approx(math.sinh(LARGEST + GAIN * CUT))
 
 
 @pytest.mark.parametrize("memory", [MEMORY, AdaptiveSpan(64, 4, penalty=1e-3)])
 def test_nothing_is_adjusted_while_memory_is_still_filling(memory):
     filling = PenaltyControl(PenaltySchedule(target_live=10.0), memory, 16, CPU)
     drive(filling, lambda _: 1.0, 3)
-    assert filling.weight(3, None, True) == 0
+    assert filling.weight(Standing(3, None)) == 0
     drive(filling, lambda _: 1.0, 1, first=4)  # the longest span is four blocks
-    assert filling.weight(5, None, True) < 0
+    assert filling.weight(Standing(5, None)) < 0
 
 
 def test_nothing_is_adjusted_while_the_penalty_waits():
     waiting = control(target_live=10.0, delay=50)
     drive(waiting, lambda _: 1.0, 40)
     assert waiting.opened is None
-    assert waiting.weight(60, None, True) == 0
+    assert waiting.weight(Standing(60, None)) == 0
 
 
 def test_what_is_not_finite_does_not_stay_in_the_controller():
     controller = control(target_live=10.0)
     drive(controller, lambda _: 12.0, 5)
-    before = float(controller.weight(6, None, True))
-    controller.observe(6, torch.tensor(torch.nan))
-    assert float(controller.weight(7, None, True)) == before
+    before = float(controller.weight(Standing(6, None)))
+    controller.observe(Standing(6, None), torch.tensor(torch.nan))
+    assert float(controller.weight(Standing(7, None))) == before
 
 
 def test_a_controller_goes_on_from_its_saved_state():

@@ -48,7 +48,10 @@ def test_only_known_settings_can_come_out_of_a_file(tmp_path):
     with pytest.raises(ValueError, match="cannot be read as an experiment"):
         load_experiment(path)
     path.write_text(json.dumps({"kind": "FixedSpan", "span": 3}))
-    with pytest.raises(ValueError, match="holds no experiment of this kind, but FixedSpan"):
+    with pytest.raises(
+        ValueError,
+        match="holds the settings of FixedSpan, but this needs those of Experiment: give",
+    ):
         load_experiment(path)
     with pytest.raises(ValueError, match=r"is not a run: it has no experiment\.json\.$"):
         load_experiment(tmp_path / "nowhere" / "experiment.json")

@@ -6,10 +6,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-import expire_span.worlds.gym
-from expire_span.worlds.gym import GridVectorEnv
-
-assert expire_span.worlds.gym  # importing it registers the worlds
+from expire_span.worlds import Corridor
+from expire_span.worlds.gym import GridEnv, GridVectorEnv  # which registers the worlds
 
 NAMES = ["expire_span/Corridor-v0", "expire_span/Portal-v0"]
 SHORT = {"expire_span/Corridor-v0": {"longest": 6}, "expire_span/Portal-v0": {"rooms": 4}}
@@ -150,3 +148,16 @@ def test_mistakes_are_told_in_one_sentence():
     assert ended
     with pytest.raises(ValueError, match="The episode is over"):
         single.step(0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [
+        (None, r"make the environment with render_mode='ansi' or 'rgb_array'\.$"),
+        ("ansi", r"call reset\(\) first\.$"),
+    ],
+)
+def test_rendering_says_what_it_needs(mode, sentence):
+    for env in (GridEnv(Corridor(), mode), GridVectorEnv(Corridor(), 2, mode)):
+        with pytest.raises(ValueError, match=sentence):
+            env.render()
