@@ -29,10 +29,11 @@ def collision(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single") -> E
     59.8, Expire-Span 16k 52.2, 32k 36.7, 64k 26.7. Knowing nothing gives 75.
 
     The paper does not say how long it trains on its 400M entries; at its scale we read as many
-    once. `single` reads 197M with a smaller model, at a higher rate that falls along a cosine, and
-    spans that are longer at first and cost nothing until the task has begun to be learned.
+    once. `single` reads 197M with a smaller model, at a higher rate that falls along a cosine, in
+    worlds of which many are smaller (`task.training_grids`; those that are judged are not), and
+    with spans that are longer at first and cost nothing until the task has begun to be learned.
     """
-    task = Collision()
+    task = Collision(training_grids="mixed" if scale == "single" else "whole")
     experiment = Experiment(
         task=task,
         model=TransformerConfig(

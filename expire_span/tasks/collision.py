@@ -16,6 +16,7 @@ Who knows nothing is wrong in 75 % of the answers.
 Shapes: B worlds (rows), 2 particles, S steps, P ordered pairs of colours
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -57,6 +58,8 @@ VOCAB = FIRST_ASKED + COLOUR_COUNT
 
 Question = Literal["latest", "present"]
 Order = Literal["particle", "kind"]
+Grids = Literal["whole", "mixed"]
+SIDES: dict[str, tuple[int, ...]] = {"whole": (GRID,), "mixed": (GRID // 4, GRID // 2, GRID)}
 ORDERS: dict[str, list[int]] = {"particle": [0, 1, 4, 2, 3, 5, 6, 7], "kind": [*range(ENTRIES)]}
 
 
@@ -69,8 +72,14 @@ class Collision(Task):
     or the present colours, as in the data of the original release."""
     order: Order = "particle"
     """Whether each particle's colour follows its cell, or the colours follow both cells."""
+    training_grids: Grids = "whole"
+    """Where particles move in training: over the whole grid, or in turn from row to row in the
+    middle quarter of its width, in the middle half, and over the whole. Collisions are then nearer
+    in two rows of three, and looking back is learned from these first; the worlds that are judged
+    have the whole grid."""
 
     def __post_init__(self) -> None:
+        require_one_of(get_args(Grids), training_grids=self.training_grids)
         require_one_of(get_args(Question), question=self.question)
         require_one_of(get_args(Order), order=self.order)
 
@@ -126,11 +135,12 @@ class CollisionStream(ParticleStream):
         self, task: Collision, source: dict[str, Any], split: Split, batch: int, seed: int
     ) -> None:
         self._task = task
+        self._sides = SIDES[task.training_grids if split == "train" else "whole"]
         super().__init__(source, split, batch, seed, ENTRIES)
 
     def beginning(self, key: Tensor) -> State:
         """Worlds in which nothing has happened yet."""
-        return beginning(key)
+        return beginning(key, self._sides)
 
     def simulate(self, key: Tensor, state: State, first: int) -> tuple[Batch, State]:
         """The next steps."""
@@ -138,10 +148,10 @@ class CollisionStream(ParticleStream):
         return spell(frames, self._task.order), after
 
 
-def beginning(key: Tensor) -> State:
+def beginning(key: Tensor, sides: Sequence[int] = SIDES["whole"]) -> State:
     """Worlds in which nothing has happened yet; `met` holds the last collision of each pair."""
     colours = torch.stack(fields(hashed(key, COLOURS, -1))[:2], dim=1)
-    return start(key) | {
+    return start(key, sides) | {
         "colour": below(colours, COLOUR_COUNT),  # [B, 2]
         "met": key.new_full((len(key), PAIRS), NEVER),
         "latest": key.new_full((len(key), 1), NEVER),  # the pair that met last

@@ -2,7 +2,8 @@
 
 A particle has a place in the grid and a velocity. Each step it moves by its velocity; if that would
 leave the grid it stays where it is and draws another velocity instead. Two particles in the same
-cell are a collision, which changes nothing.
+cell are a collision, which changes nothing. A world may be confined to a square in the middle of
+the grid (`side`, in cells), where collisions are more frequent.
 
 Worlds run side by side, one a row, and never end. Everything is a tensor of whole numbers (places
 are in units of a 4096th of a cell), so a world is the same to the bit on every device. Chance is a
@@ -15,6 +16,7 @@ Shapes: B worlds (rows), 2 particles, 2 axes (x, y), S steps, R runs, E entries 
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Self
 
@@ -29,7 +31,6 @@ from expire_span.tasks.stream import Split, Stream, split_number
 GRID = 16
 UNIT_BITS = 12
 UNITS = 2**UNIT_BITS  # of length in a cell
-EXTENT = GRID * UNITS
 QUADRANTS = 4
 SPEED = 0.5  # standard deviation of a velocity along one axis, in cells a step
 STEPS_AT_A_TIME = 1024
@@ -116,11 +117,20 @@ class ParticleStream(Stream):
         self._offset = position["offset"]
 
 
-def start(key: Tensor) -> State:
-    """Places and velocities at the beginning, int64 [B, 2, 2]."""
-    places = torch.stack(fields(hashed(key, PLACE)), dim=-1).view(-1, 2, 2)
+def start(key: Tensor, sides: Sequence[int] = (GRID,)) -> State:
+    """Places and velocities at the beginning, int64 [B, 2, 2]; rows have these sides in turn."""
+    side = torch.tensor(sides, device=key.device)[torch.arange(len(key)) % len(sides)]  # [B]
+    begin, end = edges(side)
+    share = torch.stack(fields(hashed(key, PLACE)), dim=-1).view(-1, 2, 2)
     velocity = draw_velocities(key, torch.tensor([-1], device=key.device)).squeeze(-1)
-    return {"place": places * (EXTENT >> BITS), "velocity": velocity}
+    place = begin + (share * (end - begin) >> BITS)
+    return {"place": place, "velocity": velocity, "side": side}
+
+
+def edges(side: Tensor) -> tuple[Tensor, Tensor]:
+    """Where squares of these sides [B] begin and end along both axes, in units, [B, 1, 1]."""
+    begin = (GRID - side)[:, None, None] * UNITS // 2
+    return begin, begin + side[:, None, None] * UNITS
 
 
 def draw_velocities(key: Tensor, step: Tensor) -> Tensor:
@@ -136,14 +146,15 @@ def cells(key: Tensor, state: State, first: int, steps: int) -> tuple[Tensor, St
     # One step more, so that a run which ends with the last one finds something to ignore.
     drawn = draw_velocities(key, first + torch.arange(steps + 1, device=key.device))
     place, pace = state["place"], state["velocity"]  # [B, 2, 2]
+    square = edges(state["side"])
     time = torch.zeros_like(place[..., :1])  # the next step of each particle, [B, 2, 1]
     begins: list[Tensor] = []
     ends: list[Tensor] = []
     places: list[Tensor] = []
     paces: list[Tensor] = []
     while len(begins) % RUNS_BETWEEN_LOOKS or bool((time < steps).any()):
-        moves = moves_before_leaving(place, pace).minimum(steps - time)
-        end = time + moves  # the step in which the next move would leave the grid
+        moves = moves_before_leaving(place, pace, square).minimum(steps - time)
+        end = time + moves  # the step in which the next move would leave the square
         begins.append(time)
         ends.append(end)
         places.append(place)
@@ -160,12 +171,13 @@ def cells(key: Tensor, state: State, first: int, steps: int) -> tuple[Tensor, St
     pace_of_run = torch.stack(paces, dim=-1)  # [B, 2, 2, R]
     from_step_0 = torch.stack(places, dim=-1) - pace_of_run * (begin - 1)[:, :, None]
     path = _at(pace_of_run, run) * moved_until[:, :, None] + _at(from_step_0, run)
-    return path >> UNIT_BITS, {"place": place, "velocity": pace}
+    return path >> UNIT_BITS, {"place": place, "velocity": pace, "side": state["side"]}
 
 
-def moves_before_leaving(place: Tensor, velocity: Tensor) -> Tensor:
-    """How many moves of this velocity stay inside the grid; [..., 2 axes] -> [..., 1]."""
-    room = torch.where(velocity > 0, EXTENT - 1 - place, place)
+def moves_before_leaving(place: Tensor, velocity: Tensor, square: tuple[Tensor, Tensor]) -> Tensor:
+    """How many moves of this velocity stay inside the square; [..., 2 axes] -> [..., 1]."""
+    begin, end = square
+    room = torch.where(velocity > 0, end - 1 - place, place - begin)
     moves = room // velocity.abs()
     return moves[..., :1].minimum(moves[..., 1:])
 

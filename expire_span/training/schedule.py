@@ -86,8 +86,8 @@ class PenaltySchedule:
             raise ValueError(f"while_band must not be negative, but is {self.while_band}.")
         if self.while_band and self.while_metric is None:
             raise ValueError(
-                f"while_band lies around a while_metric, but is {self.while_band} without one: give "
-                "that, or a band of 0."
+                f"while_band lies around a while_metric, but is {self.while_band} without one: "
+                "give that, or a band of 0."
             )
         if self.target_live is not None and self.target_live <= 0:
             raise ValueError(f"target_live must be above 0, but is {self.target_live}.")

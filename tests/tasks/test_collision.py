@@ -25,9 +25,11 @@ def quadrant_of(cell: list[int]) -> int:
 class ScalarParticles:
     """Two particles in 4096ths of a cell, from the definition, with the hashed chance of a row."""
 
-    def __init__(self, split: Split, row: int, seed: int) -> None:
+    def __init__(self, split: Split, row: int, seed: int, side: int = 16) -> None:
         self.key = plain_hash(seed, SPLIT_NUMBERS[split], row)
-        places = sixteens(plain_hash(self.key, PLACE))
+        self.begin, self.end = (8 - side // 2) * 4096, (8 + side // 2) * 4096
+        shares = sixteens(plain_hash(self.key, PLACE))
+        places = [self.begin + (share * side * 4096 >> 16) for share in shares]
         self.place = [places[:2], places[2:]]
         self.velocity = [self.draw(-1, particle) for particle in range(2)]
 
@@ -40,7 +42,7 @@ class ScalarParticles:
         """One step; gives the cells."""
         for particle in range(2):
             moved = [p + v for p, v in zip(self.place[particle], self.velocity[particle])]  # noqa: B905
-            if all(0 <= coordinate < 16 * 4096 for coordinate in moved):
+            if all(self.begin <= coordinate < self.end for coordinate in moved):
                 self.place[particle] = moved
             else:
                 self.velocity[particle] = self.draw(step, particle)
@@ -48,10 +50,10 @@ class ScalarParticles:
 
 
 def scalar_collision(
-    question: str, split: Split, row: int, seed: int
+    question: str, split: Split, row: int, seed: int, side: int = 16
 ) -> Iterator[tuple[list[int], int | None]]:
     """Entries and answer of every step, particle by particle."""
-    particles = ScalarParticles(split, row, seed)
+    particles = ScalarParticles(split, row, seed, side)
     key = particles.key
     colours = [chance * 5 >> 16 for chance in sixteens(plain_hash(key, COLOURS, -1))[:2]]
     met: dict[tuple[int, int], int] = {}
@@ -124,6 +126,19 @@ def test_collision_equals_a_scalar_world(question) -> None:
     worlds = [scalar_collision(question, "valid", row, seed=5) for row in range(3)]
     assert_equal_to_scalar(batch, worlds)
     assert batch.scored.sum() > 1000
+
+
+def test_mixed_grids_confine_particles_in_training_alone() -> None:
+    mixed = Collision(training_grids="mixed")
+    batch = mixed.stream("train", 4, seed=5).read(8 * STEPS)
+    sides = [4, 8, 16, 4]
+    worlds = [scalar_collision("latest", "train", n, 5, side) for n, side in enumerate(sides)]
+    assert_equal_to_scalar(batch, worlds)
+    x = batch.inputs[:, ::8]
+    assert x.aminmax(dim=1).min.tolist() == [6, 4, 0, 6]
+    assert x.aminmax(dim=1).max.tolist() == [9, 11, 15, 9]
+    judged = [task.stream("valid", 3, seed=5).read(800) for task in (mixed, Collision())]
+    assert judged[0].inputs.equal(judged[1].inputs)
 
 
 def test_easy_collision_equals_a_scalar_world() -> None:
