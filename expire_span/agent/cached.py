@@ -38,7 +38,7 @@ from expire_span.worlds import Game
 
 @dataclass(frozen=True)
 class LayerCache:
-    """What one layer can attend to; the one thing in this package that is written into."""
+    """What one layer can attend to; written into step by step, like all that a graph replays."""
 
     keys: Tensor  # [B, N, H, E]
     values: Tensor  # [B, N, H, E]

@@ -18,17 +18,15 @@ How `single` then forgets what it does not need and nothing else; `docs/method.m
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.learner import AgentOptimizer
 from expire_span.agent.loss import ActorCritic
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import AnyMemory, ExpireSpan
+from expire_span.training.experiment import Scale
 from expire_span.training.schedule import PenaltySchedule, RateSchedule
 from expire_span.worlds import Corridor, Portal, World
-
-Scale = Literal["smoke", "single", "paper"]
 
 SMOKE_LEARNING = ActorCritic(discount=0.95, value_weight=0.5, entropy_weight=0.02)
 SMOKE_OPTIMIZER = AgentOptimizer(rate=3e-3, clip=0.5)

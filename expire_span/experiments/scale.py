@@ -7,13 +7,12 @@ paper    the paper's sizes; where it is silent, the choice is ours and said in t
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from expire_span.model.memory import AdaptiveSpan, AnyMemory, Compressive, ExpireSpan, FixedSpan
 from expire_span.tasks import AnyTask
-from expire_span.training.experiment import EvaluationConfig, Experiment
+from expire_span.training.experiment import EvaluationConfig, Experiment, Scale
 
-Scale = Literal["smoke", "single", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
 SAMPLES = Path(__file__).parent / "samples"

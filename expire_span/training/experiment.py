@@ -12,6 +12,9 @@ from expire_span.model.config import TransformerConfig
 from expire_span.tasks import AnyTask
 from expire_span.training.schedule import PenaltySchedule, RateSchedule
 
+Scale = Literal["smoke", "single", "paper"]
+"""Sizes in which experiments come: seconds on a CPU, minutes on one GPU, the paper's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
