@@ -26,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -46,6 +47,10 @@ from expire_span.training.trainer import Trainer
 RAMP = 128
 COMPRESSIVE_REACH = 5120  # 1,024 single states and 1,024 slots of 4
 MARGIN = 1.5  # how far off a step may be, as a multiple of what bfloat16 does to the reference
+
+
+class Refused(Exception):
+    """Why a case is not reported."""
 
 
 def arguments() -> argparse.Namespace:
@@ -292,42 +297,28 @@ def profile(step: Callable[[], object]) -> str:
     return averages.table(sort_by="self_device_time_total", row_limit=40, max_name_column_width=70)
 
 
-def main() -> int:
-    """Compare, fill, time, print."""
-    args = arguments()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "bytes"
-        path.write_bytes(torch.randint(256, (8_000_000,), dtype=torch.uint8).numpy().tobytes())
-        difference, rounding = compare(args, path)
-        if not difference < MARGIN * rounding:
-            print(f"not timed: off by {difference:.1e}, where rounding explains {rounding:.1e}")
-            return 1
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        trainer = Trainer(experiment(args, path))
-        set_spans(trainer.model, args.spans, args.max_span)
-        for _ in range(args.fill or steps_until_full(args) // 512 + 2):
-            trainer.update()
-        my_turn()
-        ms, peak, found = measured(trainer, args.steps)
-        reserved = torch.cuda.max_memory_reserved() / 1e9
-        if not replay_agrees(trainer):
-            print("not reported: a replayed block leaves other gradients than a launched one")
-            return 1
-        most, stored = most_far(trainer), room(trainer)
-        if args.budget is not None and most > args.budget:
-            print(f"not reported: a row has {most} far memories, more than its budget")
-            return 1
-        if args.profile:
-            print(profile(trainer.update))
-    del trainer
+def trained(args: argparse.Namespace, path: Path) -> dict[str, float]:
+    """A trained model's step, timed once it agrees with the reference and memory is full."""
+    difference, rounding = compare(args, path)
+    if not difference < MARGIN * rounding:
+        raise Refused(f"off by {difference:.1e}, where rounding explains {rounding:.1e}")
     torch.cuda.empty_cache()
-    old = round(found["live"] / 512) * 512
-    floor_ms, floor_gb = (math.nan, math.nan) if args.no_floor else floor(args, old)
-    result = {
-        "benchmark": "train_step",
-        "machine": torch.cuda.get_device_name(),
-        **{name: value for name, value in vars(args).items() if value is not None},
+    torch.cuda.reset_peak_memory_stats()
+    trainer = Trainer(experiment(args, path))
+    set_spans(trainer.model, args.spans, args.max_span)
+    for _ in range(args.fill or steps_until_full(args) // 512 + 2):
+        trainer.update()
+    my_turn()
+    ms, peak, found = measured(trainer, args.steps)
+    reserved = torch.cuda.max_memory_reserved() / 1e9
+    if not replay_agrees(trainer):
+        raise Refused("a replayed block leaves other gradients than a launched one")
+    most = most_far(trainer)
+    if args.budget is not None and most > args.budget:
+        raise Refused(f"a row has {most} far memories, more than its budget")
+    if args.profile:
+        print(profile(trainer.update))
+    return {
         "difference": difference,
         "rounding": rounding,
         "ms": ms,
@@ -338,19 +329,41 @@ def main() -> int:
         "held": found["held"],
         "most_held": max(v for k, v in found.items() if k.startswith("held/")),
         "most_far_of_a_row": most,
-        "room": stored,
-        "floor_ms": floor_ms,
-        "floor_gb": floor_gb,
+        "room": room(trainer),
     }
-    columns = ("ms", "Mtok/s", "GB", "live", "held", "room", "floor ms")
-    print(f"{'case':36} {' '.join(f'{title:>8}' for title in columns)}")
+
+
+def show(args: argparse.Namespace, result: dict[str, Any]) -> None:
+    """The table and the JSON line of a case."""
     of_its_own = {"expire": args.spans, "compressive": COMPRESSIVE_REACH}
     name = f"{args.memory} {of_its_own.get(args.memory, args.max_span)}"
+    columns = ("ms", "Mtok/s", "GB", "live", "held", "room", "floor ms")
+    print(f"{'case':36} {' '.join(f'{title:>8}' for title in columns)}")
     print(
-        f"{name:36} {ms:8.1f} {result['tokens_per_second'] / 1e6:8.3f} {peak:8.1f} "
-        f"{found['live']:8.0f} {found['held']:8.0f} {stored:8.0f} {floor_ms:8.1f}"
+        f"{name:36} {result['ms']:8.1f} {result['tokens_per_second'] / 1e6:8.3f} "
+        f"{result['peak_gb']:8.1f} {result['live']:8.0f} {result['held']:8.0f} "
+        f"{result['room']:8.0f} {result['floor_ms']:8.1f}"
     )
     print(json.dumps(result))
+
+
+def main() -> int:
+    """Compare, fill, time, print."""
+    args = arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bytes"
+        path.write_bytes(torch.randint(256, (8_000_000,), dtype=torch.uint8).numpy().tobytes())
+        try:
+            found = trained(args, path)
+        except Refused as why:
+            print(f"not reported: {why}")
+            return 1
+    torch.cuda.empty_cache()
+    old = round(found["live"] / 512) * 512
+    floor_ms, floor_gb = (math.nan, math.nan) if args.no_floor else floor(args, old)
+    settings = {name: value for name, value in vars(args).items() if value is not None}
+    case = {"benchmark": "train_step", "machine": torch.cuda.get_device_name(), **settings}
+    show(args, {**case, **found, "floor_ms": floor_ms, "floor_gb": floor_gb})
     return 0
 
 
