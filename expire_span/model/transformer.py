@@ -142,7 +142,9 @@ class Transformer(nn.Module):
             raise ValueError(f"{path} is not a memory that was saved: {error}.") from error
         with opened as file:
             about = json.loads((file.metadata() or {}).get("memory", "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copied to where PyTorch puts tensors: a file's may begin at an odd address, by which
+            # some CPUs group, and so round, their sums differently.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             return self.restore_memory(tensors, about)
 
     def forward(

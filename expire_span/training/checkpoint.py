@@ -236,9 +236,11 @@ def _load(path: Path, name: str, sums: dict[str, str]) -> Shard:
         _check(path, f"{name}{kind}", sums)
     try:
         values = json.loads((path / f"{name}{VALUES}").read_text())
-        return Shard(load_file(path / f"{name}{TENSORS}"), values)
+        tensors = load_file(path / f"{name}{TENSORS}")
     except (OSError, ValueError, SafetensorError) as error:
         raise _unreadable(path, str(error)) from error
+    # Copied to where PyTorch puts tensors, for the reason given in `Transformer.load_memory`.
+    return Shard({key: tensor.clone() for key, tensor in tensors.items()}, values)
 
 
 def _check(path: Path, file: str, sums: dict[str, str]) -> None:

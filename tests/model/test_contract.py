@@ -385,6 +385,8 @@ def test_memory_goes_on_bit_for_bit_after_save_and_load(
         memory.save(tmp_path / "memory.safetensors")
         loaded = model.load_memory(tmp_path / "memory.safetensors")
         assert_identical(loaded, memory)
+        # At an odd address some CPUs round otherwise; so this can fail on any of them.
+        assert {tensor.data_ptr() % 64 for tensor in loaded.tensors().values()} == {0}
         expected, found = read(model, future, memory=memory), read(model, future, memory=loaded)
         assert torch.equal(hidden_of(found), hidden_of(expected))
         assert_identical(found[-1].memory, expected[-1].memory)
