@@ -70,7 +70,7 @@ def _train(
     name: str, memory: AnyMemory, seed: int, steps: int | None
 ) -> tuple[Transformer, Result]:
     experiment = replace(recall(memory), seed=seed, device="cpu")
-    experiment = replace(experiment, steps=steps or experiment.steps)
+    experiment = experiment if steps is None else replace(experiment, steps=steps)
     trainer = Trainer(experiment)
     began = time.perf_counter()
     with tqdm(total=experiment.steps, desc=f"{name:28}", unit="step") as bar:

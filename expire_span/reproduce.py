@@ -18,29 +18,29 @@ import torch
 import tyro
 
 from expire_span.analysis.loss import loss_along
-from expire_span.comparison import (
-    CURVE,
-    Result,
-    compare,
-    copy_small,
-    timed,
-    written_whole,
-)
+from expire_span.comparison import CURVE, Result, compare, copy_small, timed
 from expire_span.experiments import TABLES
 from expire_span.experiments.scale import Scale
 from expire_span.experiments.table import Line
+from expire_span.locks import claim
 from expire_span.model.memory import AdaptiveSpan, AnyMemory, Compressive, ExpireSpan, FixedSpan
 from expire_span.model.transformer import Transformer
-from expire_span.tasks.locks import claim
 from expire_span.training import checkpoint as checkpoints
+from expire_span.training.disk import replace_text
 from expire_span.training.distributed import take_device
 from expire_span.training.evaluation import Evaluation
 from expire_span.training.experiment import Experiment
-from expire_span.training.folder import CHECKPOINTS, EXPERIMENT_FILE, RESULT_FILE, load_run
+from expire_span.training.folder import (
+    CHECKPOINTS,
+    EXPERIMENT_FILE,
+    RESULT_FILE,
+    check_result,
+    load_run,
+)
 from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.log import METRICS_FILE, read_lines
 from expire_span.training.loop import VALID, train
-from expire_span.training.records import changed_settings, load_experiment
+from expire_span.training.records import load_experiment
 from expire_span.training.trainer import FREE_ON_RESUME
 
 CURVE_ROWS = 8
@@ -132,13 +132,14 @@ def run_line(
     with claim(folder.with_suffix(".lock"), wait=False) as mine:
         if not mine:
             return None
-        _check_settings(experiment, folder)
-        if (folder / RESULT_FILE).exists():
-            return json.loads((folder / RESULT_FILE).read_text())
+        check_result(experiment, folder, FREE_ON_RESUME)
+        found = _found_result(line, folder)
+        if found is not None:
+            return found
         print(f"{line.label}, seed {seed}: {folder}", flush=True)
         try:
             result = _train_and_judge(experiment, folder)
-        except torch.OutOfMemoryError:
+        except OutOfMemory:
             if _gpu_is_shared(experiment.device):
                 raise ValueError(
                     f"{line.label} ran out of memory beside other work on the same GPU: give the "
@@ -150,6 +151,21 @@ def run_line(
             raise stop.saying(message) from None
         _write(folder / RESULT_FILE, result)
         return result
+
+
+class OutOfMemory(Exception):
+    """A model was too large to be trained."""
+
+
+def _found_result(line: Line, folder: Path) -> Result | None:
+    """What came of a run that is done."""
+    path = folder / RESULT_FILE
+    if not path.exists():
+        return None
+    result = json.loads(path.read_text())
+    if "failed" in result:
+        print(f"{line.label} failed before ({result['failed']}): remove {path} to try again.")
+    return result
 
 
 def add_curve(folder: Path) -> None:
@@ -170,24 +186,14 @@ def add_curve(folder: Path) -> None:
     _write(folder / CURVE, curve)
 
 
-def _check_settings(experiment: Experiment, folder: Path) -> None:
-    """Refuse what was run with other settings: it would stand in the table under a wrong name."""
-    path = folder / EXPERIMENT_FILE
-    if not path.exists():
-        return
-    changed = changed_settings(json.loads(path.read_text()), experiment, FREE_ON_RESUME)
-    if changed:
-        raise ValueError(
-            f"{folder} was run with other settings; these differ: {', '.join(changed)}. Move it "
-            "away, or choose another folder with --out."
-        )
-
-
 def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
     shared = _gpu_is_shared(experiment.device)
     valid = _last_evaluation(experiment, folder)
     if valid is None:
-        valid = train(experiment, folder, resume=(folder / EXPERIMENT_FILE).exists())
+        try:
+            valid = train(experiment, folder, resume=(folder / EXPERIMENT_FILE).exists())
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory from error
     shared = shared or _gpu_is_shared(experiment.device)
     _, model, step = load_run(folder, experiment.device)
     assert step is not None  # it was saved by the line above
@@ -281,6 +287,4 @@ def _pace(path: Path) -> dict[str, float]:
 
 
 def _write(path: Path, value: object) -> None:
-    """Whole or not at all."""
-    with written_whole(path) as unfinished:
-        unfinished.write_text(json.dumps(value, indent=2) + "\n")
+    replace_text(path, json.dumps(value, indent=2) + "\n")

@@ -7,6 +7,7 @@ import tyro
 
 from expire_span.agent.learner import AgentOptimizer
 from expire_span.agent.loss import ActorCritic
+from expire_span.checks import require_at_least
 from expire_span.model.config import TransformerConfig
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.worlds import AnyWorld
@@ -44,7 +45,12 @@ class AgentExperiment:
     """Where to compute: auto, cpu, cuda, cuda:1 ..."""
 
     def __post_init__(self) -> None:
-        counts = ("batch", "steps", "log_every", "save_every", "evaluation_rows")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}.")
+        require_at_least(
+            1,
+            batch=self.batch,
+            steps=self.steps,
+            log_every=self.log_every,
+            save_every=self.save_every,
+            evaluation_rows=self.evaluation_rows,
+        )
+        require_at_least(0, seed=self.seed)

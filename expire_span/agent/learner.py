@@ -16,6 +16,7 @@ from torch import Tensor
 from expire_span.agent.graphs import capture, copy_all
 from expire_span.agent.loss import ActorCritic, actor_critic_loss
 from expire_span.agent.rollout import Block
+from expire_span.checks import require_above_zero, require_not_negative, require_one_of
 from expire_span.model.memory import LayerMemory, Memory
 from expire_span.model.transformer import Transformer
 from expire_span.training.optim import parameter_groups
@@ -38,15 +39,9 @@ class AgentOptimizer:
     """Largest norm of all gradients together; larger ones are scaled down to it."""
 
     def __post_init__(self) -> None:
-        if self.method not in ("adam", "rmsprop"):
-            raise ValueError(f"method must be adam or rmsprop, but is {self.method!r}.")
-        if self.rate <= 0 or self.span_rate < 0:
-            raise ValueError(
-                f"rate must be above 0 and span_rate not negative, but they are {self.rate} and "
-                f"{self.span_rate}."
-            )
-        if self.clip is not None and self.clip <= 0:
-            raise ValueError(f"clip must be above 0, but is {self.clip}: leave it out for no clip.")
+        require_one_of(("adam", "rmsprop"), method=self.method)
+        require_above_zero(rate=self.rate, clip=self.clip)
+        require_not_negative(span_rate=self.span_rate)
 
 
 def build_optimizer(model: Transformer, config: AgentOptimizer) -> torch.optim.Optimizer:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from expire_span.agent.ports import Decision
 from expire_span.agent.rollout import Block, log_prob_of
+from expire_span.checks import require_not_negative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +27,7 @@ class ActorCritic:
     def __post_init__(self) -> None:
         if not 0 <= self.discount <= 1:
             raise ValueError(f"discount must lie between 0 and 1, but is {self.discount}.")
-        if self.value_weight < 0 or self.entropy_weight < 0:
-            raise ValueError(
-                f"value_weight and entropy_weight must not be negative, but are "
-                f"{self.value_weight} and {self.entropy_weight}."
-            )
+        require_not_negative(value_weight=self.value_weight, entropy_weight=self.entropy_weight)
 
 
 @dataclass(frozen=True)

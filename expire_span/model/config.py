@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from expire_span.checks import require_at_least, require_one_of
 from expire_span.model.memory import AnyMemory, MemoryPolicy
-from expire_span.model.memory.base import positive
 from expire_span.model.ops.span_attention import AUTOMATIC, IMPLEMENTATIONS
 
 
@@ -44,36 +44,29 @@ class TransformerConfig:
     """Which implementation of span attention computes it: auto, reference, fused or stock."""
 
     def __post_init__(self) -> None:
-        positive(
+        require_at_least(
+            1,
             vocab=self.vocab,
             layers=self.layers,
             width=self.width,
             heads=self.heads,
             feedforward=self.feedforward,
             block=self.block,
+            shortlist=self.shortlist,
         )
         if self.width % self.heads:
             raise ValueError(
                 f"heads must divide width, but {self.heads} does not divide {self.width}."
             )
-        if self.shortlist is not None:
-            positive(shortlist=self.shortlist)
         for name in ("dropout", "edge_dropout", "layer_drop"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(
                     f"{name} is a probability from 0 to below 1, but is {getattr(self, name)}."
                 )
-        choices = {
-            "norm": ("post", "pre"),
-            "start": ("empty", "zeros"),
-            "init": ("torch", "glorot"),
-            "attention": (AUTOMATIC, *IMPLEMENTATIONS),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(allowed)}, but is {getattr(self, name)!r}."
-                )
+        require_one_of(("post", "pre"), norm=self.norm)
+        require_one_of(("empty", "zeros"), start=self.start)
+        require_one_of(("torch", "glorot"), init=self.init)
+        require_one_of((AUTOMATIC, *IMPLEMENTATIONS), attention=self.attention)
         if not isinstance(self.memory, MemoryPolicy):
             raise ValueError(
                 f"memory must be a policy such as ExpireSpan(16384, 128), but is {self.memory!r}."

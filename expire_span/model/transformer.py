@@ -96,7 +96,12 @@ class Transformer(nn.Module):
     ):
         super().__init__()
         self.config = config
-        if config.shortlist is not None and inputs is None and head is None:
+        if config.shortlist is not None and (inputs is None) != (head is None):
+            raise ValueError(
+                "With a shortlist, input and head share their weights: give both of your own, or "
+                "neither."
+            )
+        if config.shortlist is not None and inputs is None:
             inputs = AdaptiveInput(config.vocab, config.width, config.shortlist)
             head = AdaptiveHead(inputs)
         self.inputs = TokenInput(config.vocab, config.width) if inputs is None else inputs

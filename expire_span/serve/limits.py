@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from expire_span.checks import require_above_zero, require_at_least
+
 Item = TypeVar("Item")
 
 
@@ -24,6 +26,11 @@ class Limits:
     """Questions that are worked on at once."""
     waiting: int = 8
     """Questions that may wait; others are told to come back."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, characters=self.characters, at_once=self.at_once)
+        require_at_least(0, continuation=self.continuation, waiting=self.waiting)
+        require_above_zero(seconds=self.seconds)
 
     @property
     def body(self) -> int:

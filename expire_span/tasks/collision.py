@@ -25,9 +25,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from expire_span.chance import below, fields, happens, hashed
+from expire_span.checks import require_one_of
 from expire_span.tasks.base import ErrorRate, Task
 from expire_span.tasks.batch import Batch
-from expire_span.tasks.checks import require_one_of
 from expire_span.tasks.particles import (
     COLOURS,
     GRID,

@@ -22,8 +22,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from expire_span.checks import require_at_least, require_one_of
 from expire_span.tasks.base import ExactMatch, Task
-from expire_span.tasks.checks import require_at_least, require_one_of
 from expire_span.tasks.stream import PieceStream, Split, Steps
 
 SYMBOLS = "AB?."

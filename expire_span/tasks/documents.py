@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from expire_span.checks import require_at_least, require_shares
 from expire_span.tasks.base import BitsPerByte, Perplexity, Task
-from expire_span.tasks.checks import require_at_least, require_shares
 from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file, split_edges
 from expire_span.tasks.files import made_once
 from expire_span.tasks.stream import Split, split_number

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from expire_span.tasks.locks import claim
+from expire_span.locks import claim
 
 ARCHIVES = (".zip", ".tar", ".tar.xz", ".tar.gz", ".tgz", ".tar.bz2")
 LISTING = "made.json"

@@ -27,8 +27,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from expire_span.checks import require_at_least, require_one_of
 from expire_span.tasks.base import ExactMatch, Task
-from expire_span.tasks.checks import require_at_least, require_one_of
 from expire_span.tasks.lore import CLOSING, OPENING, Lore, Words, built_in, light
 from expire_span.tasks.stream import PieceStream, Split, Steps
 
@@ -75,6 +75,10 @@ class Instruction(Task):
     def vocab(self) -> int:
         """Number of different tokens; that of LIGHT is a setting, so that no file is needed."""
         return len(built_in().vocabulary()) if self.text == "built-in" else self.vocabulary
+
+    def has_data(self) -> bool:
+        """Only LIGHT lies in files; the built-in grammar makes up its stories."""
+        return self.text == "light"
 
     def stream(self, split: Split, batch: int, seed: int) -> "InstructionStream":
         """A new endless stream; the splits differ in chance only."""

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from expire_span.checks import require_at_least
 from expire_span.tasks.base import BitsPerCharacter, Task
-from expire_span.tasks.checks import require_at_least
 from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file
 from expire_span.tasks.files import Source, folder_with, made_once, unpacked
 from expire_span.tasks.stream import SPLITS, Split, split_number

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from expire_span.checks import require_at_least
 from expire_span.tasks.base import Task, TokenAccuracy
-from expire_span.tasks.checks import require_at_least
 from expire_span.tasks.stream import PieceStream, Split, Steps
 
 # Enough that the cost of starting a piece does not show.

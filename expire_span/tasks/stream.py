@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from expire_span.checks import require_at_least
 from expire_span.tasks.batch import Batch
-from expire_span.tasks.checks import require_at_least
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)

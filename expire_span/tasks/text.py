@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from expire_span.checks import require_shares
 from expire_span.tasks.base import BitsPerByte, Task
-from expire_span.tasks.checks import require_shares
 from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file, split_edges
 from expire_span.tasks.stream import Split, split_number
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from expire_span.checks import require_at_least
 from expire_span.tasks.base import Perplexity, Task
-from expire_span.tasks.checks import require_at_least
 from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file
 from expire_span.tasks.files import Source, made_once, unpacked
 from expire_span.tasks.stream import SPLITS, Split, split_number

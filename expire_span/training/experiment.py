@@ -8,6 +8,12 @@ from typing import Annotated, Literal
 
 import tyro
 
+from expire_span.checks import (
+    require_above_zero,
+    require_at_least,
+    require_not_negative,
+    require_one_of,
+)
 from expire_span.model.config import TransformerConfig
 from expire_span.tasks import AnyTask
 from expire_span.training.schedule import PenaltySchedule, RateSchedule
@@ -36,15 +42,9 @@ class OptimizerConfig:
     """Largest norm of all gradients together; larger ones are scaled down to it."""
 
     def __post_init__(self) -> None:
-        if self.method not in ("adam", "muon"):
-            raise ValueError(f"method must be adam or muon, but is {self.method!r}.")
-        if self.rate <= 0 or self.span_rate < 0:
-            raise ValueError(
-                f"rate must be above 0 and span_rate not negative, but they are {self.rate} and "
-                f"{self.span_rate}."
-            )
-        if self.clip is not None and self.clip <= 0:
-            raise ValueError(f"clip must be above 0, but is {self.clip}: leave it out for no clip.")
+        require_one_of(("adam", "muon"), method=self.method)
+        require_above_zero(rate=self.rate, clip=self.clip)
+        require_not_negative(span_rate=self.span_rate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class EvaluationConfig:
     """Blocks read of each row; None reads a finite stream to its end."""
 
     def __post_init__(self) -> None:
-        _at_least_one(every=self.every, batch=self.batch, blocks=self.blocks)
+        require_at_least(1, every=self.every, batch=self.batch, blocks=self.blocks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,27 +100,19 @@ class Experiment:
     """Where metrics go besides metrics.jsonl and TensorBoard: none, wandb or trackio."""
 
     def __post_init__(self) -> None:
-        _at_least_one(
+        require_at_least(
+            1,
             batch=self.batch,
             accumulate=self.accumulate,
             steps=self.steps,
             log_every=self.log_every,
             save_every=self.save_every,
         )
-        if self.precision not in ("auto", "float32", "bfloat16"):
-            raise ValueError(
-                f"precision must be auto, float32 or bfloat16, but is {self.precision!r}."
-            )
-        if self.tracker not in ("none", "wandb", "trackio"):
-            raise ValueError(f"tracker must be none, wandb or trackio, but is {self.tracker!r}.")
+        require_at_least(0, seed=self.seed)
+        require_one_of(("auto", "float32", "bfloat16"), precision=self.precision)
+        require_one_of(("none", "wandb", "trackio"), tracker=self.tracker)
         if self.model.vocab < self.task.vocab:
             raise ValueError(
                 f"The task has {self.task.vocab} tokens, but the model's vocab is only "
                 f"{self.model.vocab}: raise model.vocab."
             )
-
-
-def _at_least_one(**values: int | None) -> None:
-    for name, value in values.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, but is {value}.")

@@ -4,6 +4,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from expire_span.checks import (
+    require_above_zero,
+    require_at_least,
+    require_not_negative,
+    require_one_of,
+)
+
 Decay = Literal["constant", "cosine", "linear", "drop"]
 
 
@@ -21,14 +28,8 @@ class RateSchedule:
     """Updates that a drop makes at that share."""
 
     def __post_init__(self) -> None:
-        if self.warmup < 0 or self.last < 0:
-            raise ValueError(
-                f"warmup and last must not be negative, but are {self.warmup} and {self.last}."
-            )
-        if self.decay not in get_args(Decay):
-            raise ValueError(
-                f"decay must be one of {', '.join(get_args(Decay))}, but is {self.decay!r}."
-            )
+        require_at_least(0, warmup=self.warmup, last=self.last)
+        require_one_of(get_args(Decay), decay=self.decay)
         if not 0 <= self.final <= 1:
             raise ValueError(f"final is a share between 0 and 1, but is {self.final}.")
 
@@ -78,19 +79,14 @@ class PenaltySchedule:
     """Live memories a layer to aim for: the weight is then adjusted until their mean is this."""
 
     def __post_init__(self) -> None:
-        if self.delay < 0 or self.warmup < 0:
-            raise ValueError(
-                f"delay and warmup must not be negative, but are {self.delay} and {self.warmup}."
-            )
-        if self.while_band < 0:
-            raise ValueError(f"while_band must not be negative, but is {self.while_band}.")
+        require_at_least(0, delay=self.delay, warmup=self.warmup)
+        require_not_negative(while_band=self.while_band)
         if self.while_band and self.while_metric is None:
             raise ValueError(
                 f"while_band lies around a while_metric, but is {self.while_band} without one: "
                 "give that, or a band of 0."
             )
-        if self.target_live is not None and self.target_live <= 0:
-            raise ValueError(f"target_live must be above 0, but is {self.target_live}.")
+        require_above_zero(target_live=self.target_live)
 
     def opens(self, step: int, metric: float | None, higher_is_better: bool) -> bool:
         """Whether the penalty may begin after update `step`, the metric standing where it does."""

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from expire_span.chance import below, draw, fields
+from expire_span.checks import require_at_least, require_one_of
 from expire_span.worlds.grid import AGENT, BLOCK, COLOURS, DOOR, OBJECT, Cells, view_at, walled
-from expire_span.worlds.world import Game, Measure, World, WorldState, require_at_least
+from expire_span.worlds.world import Game, Measure, World, WorldState
 
 DoorSides = Literal["random", "fixed"]
 WrongDoor = Literal["ends", "stays"]
@@ -56,10 +57,8 @@ class Corridor(World):
         require_at_least(3, shortest=self.shortest)  # object and doors are never in one view
         require_at_least(self.shortest, longest=self.longest)
         require_at_least(1, width=self.width)
-        if self.door_sides not in get_args(DoorSides):
-            raise ValueError(f"door_sides must be random or fixed, but is {self.door_sides!r}.")
-        if self.wrong_door not in get_args(WrongDoor):
-            raise ValueError(f"wrong_door must be ends or stays, but is {self.wrong_door!r}.")
+        require_one_of(get_args(DoorSides), door_sides=self.door_sides)
+        require_one_of(get_args(WrongDoor), wrong_door=self.wrong_door)
 
     @property
     def things(self) -> tuple[str, ...]:

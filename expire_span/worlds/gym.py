@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expire_span.chance import hashed
+from expire_span.checks import require_one_of
 from expire_span.worlds import WORLDS, Game, World
 from expire_span.worlds.render import as_pixels, as_text
 
@@ -168,8 +169,8 @@ def _spaces(world: World) -> tuple[Any, Any]:
 
 
 def _known_mode(mode: str | None) -> str | None:
-    if mode is not None and mode not in _RENDERERS:
-        raise ValueError(f"render_mode must be one of {', '.join(_RENDERERS)}, but is {mode!r}.")
+    if mode is not None:
+        require_one_of(tuple(_RENDERERS), render_mode=mode)
     return mode
 
 

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from expire_span.chance import draw
+from expire_span.checks import require_at_least, require_one_of
 from expire_span.worlds.grid import AGENT, BLOCK, COLOURS, DOOR, Cells, view_at, walled
-from expire_span.worlds.world import Game, Measure, World, WorldState, require_at_least
+from expire_span.worlds.world import Game, Measure, World, WorldState
 
 RoomWord = Literal["agent", "all"]
 MOST_ROOMS = 62  # a bit for each in a signed 64-bit word
@@ -65,8 +66,7 @@ class Portal(World):
                 f"spawn must lie inside the walls, from 1 to {self.size - 2} both ways, but is "
                 f"{self.spawn}."
             )
-        if self.room_word not in get_args(RoomWord):
-            raise ValueError(f"room_word must be agent or all, but is {self.room_word!r}.")
+        require_one_of(get_args(RoomWord), room_word=self.room_word)
 
     @property
     def entrance(self) -> tuple[int, int]:

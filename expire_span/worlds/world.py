@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from expire_span.chance import row_keys
+from expire_span.checks import require_at_least
 from expire_span.worlds.grid import DX, DY, MOVES, STAY, Cells, turned
 
 REWARDED = "rewarded"
@@ -290,13 +291,6 @@ class Game(ABC):
                 f"Actions are 0 to {len(self.world.actions) - 1} "
                 f"({', '.join(self.world.actions)}), but range from {low} to {high}."
             )
-
-
-def require_at_least(least: int, **values: int) -> None:
-    """Raise ValueError for the first value that is no whole number of at least `least`."""
-    for name, value in values.items():
-        if not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} must be a whole number of at least {least}, but is {value}.")
 
 
 def _where(mask: Tensor, mine: Tensor, other: Tensor) -> Tensor:

@@ -191,10 +191,10 @@ def test_the_smoke_experiment_learns_a_short_corridor():
     [
         (lambda: ActorCritic(discount=1.5), "discount must lie between 0 and 1"),
         (lambda: ActorCritic(entropy_weight=-1), "must not be negative"),
-        (lambda: AgentOptimizer(method="sgd"), "method must be adam or rmsprop"),
+        (lambda: AgentOptimizer(method="sgd"), "method must be one of adam, rmsprop"),
         (lambda: AgentOptimizer(rate=0), "rate must be above 0"),
         (lambda: AgentOptimizer(clip=0), "clip must be above 0"),
-        (lambda: tiny_experiment(batch=0), "batch must be at least 1"),
+        (lambda: tiny_experiment(batch=0), "batch must be a whole number of at least 1"),
     ],
 )
 def test_impossible_settings_are_refused_in_one_sentence(wrong, message):

@@ -282,8 +282,8 @@ def test_the_best_constant_guesses_of_the_easy_version() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"question": "next"}, "question must be one of latest, present, not 'next'"),
-        ({"order": "none"}, "order must be one of particle, kind, not 'none'"),
+        ({"question": "next"}, "question must be one of latest, present, but is 'next'"),
+        ({"order": "none"}, "order must be one of particle, kind, but is 'none'"),
     ],
 )
 def test_senseless_settings_are_refused(settings: dict, sentence: str) -> None:

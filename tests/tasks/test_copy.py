@@ -129,11 +129,14 @@ def test_distances_reach_a_million() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"max_distance": -1}, "max_distance must be at least 0, not -1"),
-        ({"max_distance": 4, "max_count": 0}, "max_count must be at least 1, not 0"),
+        ({"max_distance": -1}, "max_distance must be a whole number of at least 0, but is -1"),
+        (
+            {"max_distance": 4, "max_count": 0},
+            "max_count must be a whole number of at least 1, but is 0",
+        ),
         (
             {"max_distance": 4, "distances": "gauss"},
-            "distances must be one of uniform, log, not 'gauss'",
+            "distances must be one of uniform, log, but is 'gauss'",
         ),
     ],
 )

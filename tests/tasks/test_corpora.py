@@ -260,7 +260,9 @@ def test_what_is_not_a_book_is_refused(books: Path) -> None:
     (books / "books.csv").write_text("x")
     with pytest.raises(ValueError, match=r"books\.csv is neither a folder nor an archive"):
         PG19(str(books / "books.csv")).stream("train", 2, 0)
-    with pytest.raises(ValueError, match="vocabulary must be at least 2, not 1"):
+    with pytest.raises(
+        ValueError, match="vocabulary must be a whole number of at least 2, but is 1"
+    ):
         PG19(vocabulary=1)
 
 
@@ -317,7 +319,9 @@ def test_what_is_not_wikitext_is_refused(lines: Path) -> None:
     (lines / "wiki.valid.tokens").unlink()
     with pytest.raises(ValueError, match=r"does not hold WikiText \(no file wiki\.valid\.\*tokens"):
         WikiText(str(lines)).stream("train", 2, 0)
-    with pytest.raises(ValueError, match="vocabulary must be at least 2, not 0"):
+    with pytest.raises(
+        ValueError, match="vocabulary must be a whole number of at least 2, but is 0"
+    ):
         WikiText(vocabulary=0)
 
 

@@ -215,13 +215,13 @@ def test_what_is_not_light_is_refused(small_light: Path, name, contents, sentenc
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"distance": 0}, "distance must be at least 1, not 0"),
+        ({"distance": 0}, "distance must be a whole number of at least 1, but is 0"),
         ({"rate": 0.0}, "rate must lie above 0 and at most at 1, not at 0.0"),
-        ({"text": "dark"}, "text must be one of built-in, light, not 'dark'"),
-        ({"learned": "some"}, "learned must be one of all, lines, not 'some'"),
+        ({"text": "dark"}, "text must be one of built-in, light, but is 'dark'"),
+        ({"learned": "some"}, "learned must be one of all, lines, but is 'some'"),
         (
             {"training_distances": "far"},
-            "training_distances must be one of uniform, log, mixed, not 'far'",
+            "training_distances must be one of uniform, log, mixed, but is 'far'",
         ),
     ],
 )

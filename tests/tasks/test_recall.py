@@ -117,10 +117,10 @@ def test_oracle_runs_from_chance_to_certainty() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"period": 1}, "period must be at least 2, not 1"),
-        ({"colours": 1}, "colours must be at least 2, not 1"),
-        ({"fillers": 0}, "fillers must be at least 1, not 0"),
-        ({"facts": 0}, "facts must be at least 1, not 0"),
+        ({"period": 1}, "period must be a whole number of at least 2, but is 1"),
+        ({"colours": 1}, "colours must be a whole number of at least 2, but is 1"),
+        ({"fillers": 0}, "fillers must be a whole number of at least 1, but is 0"),
+        ({"facts": 0}, "facts must be a whole number of at least 1, but is 0"),
         ({"query_probability": 0.0}, "query_probability must lie above 0 .* not at 0.0"),
         ({"query_probability": 1.5}, "query_probability must lie .* at most at 1, not at 1.5"),
     ],

@@ -253,11 +253,11 @@ def test_something_that_is_no_position_is_refused() -> None:
 def test_senseless_requests_are_refused(task: Task) -> None:
     with pytest.raises(ValueError, match="no split 'dev': choose one of train, valid, test"):
         task.stream("dev", batch=2, seed=0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="batch must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="batch must be a whole number of at least 1, but is 0"):
         task.stream("train", batch=0, seed=0)
     with pytest.raises(ValueError, match="seed must be a whole number from 0"):
         task.stream("train", batch=2, seed=-1)
-    with pytest.raises(ValueError, match="steps must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="steps must be a whole number of at least 1, but is 0"):
         task.stream("train", batch=2, seed=0).read(0)
 
 

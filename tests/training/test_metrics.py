@@ -223,7 +223,7 @@ def test_a_tracker_that_is_not_installed_is_said_in_one_sentence(tmp_path, monke
     with pytest.raises(ValueError, match=r"^tracker is trackio, which is not installed: `pip inst"):
         train(small_experiment(tracker="trackio"), tmp_path, progress=False)
     train(small_experiment(steps=1), tmp_path, progress=False)  # nothing stands in the way
-    with pytest.raises(ValueError, match=r"^tracker must be none, wandb or trackio, but is 'x'\.$"):
+    with pytest.raises(ValueError, match=r"^tracker must be one of none, wandb, trackio, but"):
         small_experiment(tracker="x")
 
 

@@ -111,5 +111,5 @@ def test_a_run_with_it_learns_and_a_stop_is_invisible(tmp_path: Path) -> None:
 
 
 def test_another_method_is_refused() -> None:
-    with pytest.raises(ValueError, match="method must be adam or muon, but is 'sgd'"):
+    with pytest.raises(ValueError, match="method must be one of adam, muon, but is 'sgd'"):
         OptimizerConfig(method="sgd")  # type: ignore[arg-type]

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from expire_span.checks import require_at_least, require_not_negative
 from expire_span.model.memory.base import (
     Deadlines,
     Keeper,
     MemoryPolicy,
     StateSet,
-    not_negative,
-    positive,
 )
 from expire_span.model.memory.recent import RecentMemory, keep_recent, last_states, recent_states
 from expire_span.model.memory.room import offers
@@ -41,8 +40,8 @@ class AdaptiveSpan(MemoryPolicy):
     """Share of `max_span` that every head starts with."""
 
     def __post_init__(self) -> None:
-        positive(max_span=self.max_span, ramp=self.ramp)
-        not_negative(penalty=self.penalty)
+        require_at_least(1, max_span=self.max_span, ramp=self.ramp)
+        require_not_negative(penalty=self.penalty)
         if not 0 <= self.initial <= 1:
             raise ValueError(f"initial is a share between 0 and 1, but is {self.initial}.")
 

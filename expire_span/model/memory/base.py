@@ -249,17 +249,3 @@ class MemoryPolicy(ABC):
     def draw_limit(self, generator: torch.Generator | None) -> int | None:
         """A random distance cut for one training step, or None."""
         return None
-
-
-def positive(**values: int) -> None:
-    """Raise ValueError for the first value that is no whole number of at least 1."""
-    for name, value in values.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, but is {value}.")
-
-
-def not_negative(**values: float) -> None:
-    """Raise ValueError for the first value below 0."""
-    for name, value in values.items():
-        if not value >= 0:  # nan is neither
-            raise ValueError(f"{name} must not be negative, but is {value}.")

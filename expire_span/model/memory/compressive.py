@@ -18,13 +18,13 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from expire_span.checks import require_at_least
 from expire_span.model.memory.base import (
     Deadlines,
     Keeper,
     LayerMemory,
     MemoryPolicy,
     StateSet,
-    positive,
 )
 from expire_span.model.memory.recent import keep_recent, last_states, recent_states
 from expire_span.model.memory.window import Window
@@ -43,7 +43,7 @@ class Compressive(MemoryPolicy):
     """States pooled into one slot (c)."""
 
     def __post_init__(self) -> None:
-        positive(span=self.span, compressed=self.compressed, rate=self.rate)
+        require_at_least(1, span=self.span, compressed=self.compressed, rate=self.rate)
         if self.span % self.rate:
             raise ValueError(
                 f"span must be a multiple of rate, but {self.span} is not one of {self.rate}."

@@ -24,14 +24,18 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
+from expire_span.checks import (
+    require_above_zero,
+    require_at_least,
+    require_not_negative,
+    require_one_of,
+)
 from expire_span.model.memory.base import (
     Deadlines,
     Keeper,
     LayerMemory,
     MemoryPolicy,
     StateSet,
-    not_negative,
-    positive,
 )
 from expire_span.model.memory.packed import Candidates, PackedStates, Pool
 from expire_span.model.memory.recent import keep_recent, recent_states
@@ -66,16 +70,14 @@ class ExpireSpan(MemoryPolicy):
     """Who pays the penalty: memories on their ramp, or the states of the block (an ablation)."""
 
     def __post_init__(self) -> None:
-        positive(max_span=self.max_span, ramp=self.ramp)
-        not_negative(penalty=self.penalty)
+        require_at_least(1, max_span=self.max_span, ramp=self.ramp)
+        require_not_negative(penalty=self.penalty)
         if not 0 < self.initial < 1:
             raise ValueError(f"initial is a share between 0 and 1, but is {self.initial}.")
-        if not self.divisor > 0:
-            raise ValueError(f"divisor must be above 0, but is {self.divisor}.")
-        if self.budget is not None:
-            not_negative(budget=self.budget)
-        _one_of(("near", "all"), positions=self.positions)
-        _one_of(("ramp", "block"), charge=self.charge)
+        require_above_zero(divisor=self.divisor)
+        require_at_least(0, budget=self.budget)
+        require_one_of(("near", "all"), positions=self.positions)
+        require_one_of(("ramp", "block"), charge=self.charge)
 
     def build(self, width: int, heads: int, block: int) -> Keeper:
         """The policy at work in one layer."""
@@ -263,9 +265,3 @@ def _far_deadlines(deadlines: Deadlines, leaving: int) -> Tensor:
     assert near is not None
     assert far is not None
     return torch.cat([far, near[:, 0, :leaving].flatten()]).detach()
-
-
-def _one_of(allowed: tuple[str, ...], **values: str) -> None:
-    for name, value in values.items():
-        if value not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {value!r}.")

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from expire_span.model.memory.base import Deadlines, Keeper, MemoryPolicy, StateSet, positive
+from expire_span.checks import require_at_least
+from expire_span.model.memory.base import Deadlines, Keeper, MemoryPolicy, StateSet
 from expire_span.model.memory.recent import RecentMemory, keep_recent, recent_states
 from expire_span.model.memory.window import Window
 
@@ -18,7 +19,7 @@ class FixedSpan(MemoryPolicy):
     """Steps that every memory is kept (the paper's L)."""
 
     def __post_init__(self) -> None:
-        positive(span=self.span)
+        require_at_least(1, span=self.span)
 
     def build(self, width: int, heads: int, block: int) -> Keeper:
         """The policy at work in one layer."""
