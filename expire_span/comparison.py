@@ -5,16 +5,15 @@ folder of copies is taken for the results themselves.
 """
 
 import json
-import os
 import shutil
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from expire_span.analysis.figures import Outcome, save_figure
 from expire_span.experiments.table import COLUMNS, Line, Table
+from expire_span.training.disk import replace_text, written_whole
 from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE
 from expire_span.training.log import METRICS_FILE, read_lines
 
@@ -29,8 +28,7 @@ Result = dict[str, Any]
 def compare(name: str, table: Table, root: Path) -> str:
     """The table with all results so far; it is also written and drawn, as NAME.md and NAME.png."""
     text = render(table, {line.name: found_results(line, root) for line in table.lines})
-    with written_whole(root / f"{name}.md") as path:
-        path.write_text(text.lstrip() + "\n")
+    replace_text(root / f"{name}.md", text.lstrip() + "\n")
     outcomes = [_outcome(line, table, root) for line in table.lines]
     title = f"{table.title} ({table.label}, {root.name} scale)"
     with written_whole(root / f"{name}.png") as path:
@@ -46,18 +44,6 @@ def copy_small(name: str, table: Table, root: Path, records: Path) -> None:
         if path.exists():
             with written_whole(records / root.name / path.relative_to(root)) as copy:
                 shutil.copyfile(path, copy)
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A file to write instead of `path`, whose place it then takes: others may read or write it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{os.getpid()}-{path.name}")
-    try:
-        yield unfinished
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def found_results(line: Line, root: Path) -> list[Result]:

@@ -116,6 +116,10 @@ def test_the_memory_policy_can_be_swapped(policy, options, tmp_path, capsys):
             ["train", "recall", "--model.memory.ramp", "0"],
             "ramp must be a whole number of at least 1",
         ),
+        (["train", "recall", "--seed", "-1"], "seed must be a whole number of at least 0"),
+        (["train", "recall", "--device", "mps"], "There is no device 'mps': choose auto, cpu"),
+        (["demo", "--steps", "0"], "steps must be a whole number of at least 1"),
+        (["serve", "nowhere", "--at-once", "0"], "at_once must be a whole number of at least 1"),
     ],
 )
 def test_mistakes_end_in_one_sentence(arguments, sentence, tmp_path, capsys, monkeypatch):

@@ -17,7 +17,7 @@ from expire_span.analysis.figures import save_figure
 from expire_span.cli import main
 from expire_span.comparison import SMALL, compare, found_results, render
 from expire_span.experiments import TABLES
-from expire_span.tasks.locks import claim
+from expire_span.locks import claim
 from expire_span.training.folder import RESULT_FILE
 from expire_span.training.trainer import Trainer
 
@@ -94,6 +94,17 @@ def test_a_model_that_does_not_fit_says_so_and_the_others_go_on(
     assert "| Compressive 8k" in printed
     monkeypatch.setattr(module, "train", lambda *_, **__: 1 / 0)  # what failed is not tried again
     smoke("efficiency-colliding", tmp_path)
+    assert "failed before (out of memory): remove" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_trained_model_that_cannot_be_judged_has_not_failed(tmp_path: Path, monkeypatch) -> None:
+    def judge(*_: object) -> dict[str, float]:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(module, "_judge", judge)
+    with pytest.raises(torch.OutOfMemoryError):
+        smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    assert not list(tmp_path.rglob(RESULT_FILE))
 
 
 def test_a_table_that_was_stopped_goes_on_with_the_same_command(

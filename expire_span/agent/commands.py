@@ -20,9 +20,11 @@ from expire_span.training.command import (
     parser_settings,
     print_result,
 )
+from expire_span.training.distributed import refuse_ranks
 from expire_span.training.folder import EXPERIMENT_FILE
 
 Name = Literal["corridor", "portal"]
+FLAGS = ("--resume", "--no-resume", "--compile", "--no-compile")
 
 
 def concern_agents(arguments: Sequence[str]) -> bool:
@@ -60,7 +62,8 @@ def _take_scale(words: Sequence[str]) -> tuple[Scale, list[str]]:
     It may stand anywhere, but is no option's value: `--out smoke` names a folder.
     """
     for place, word in enumerate(words):
-        is_value = place > 0 and words[place - 1].startswith("--") and "=" not in words[place - 1]
+        before = words[place - 1] if place else ""
+        is_value = before.startswith("--") and "=" not in before and before not in FLAGS
         if word in get_args(Scale) and not is_value:
             return cast(Scale, word), [*words[:place], *words[place + 1 :]]
     return "single", list(words)
@@ -83,6 +86,7 @@ def train_command(
         out: Path = folder,
         resume: bool = False,
     ) -> None:
+        refuse_ranks()
         result = train_agent(experiment, out, resume=resume)
         print_result({"run": str(out), **result})
 
@@ -161,6 +165,7 @@ def sweep(
         prices: penalties of Expire-Span, as multiples of the experiment's own.
         side_by_side: runs that share the device.
     """
+    refuse_ranks()
     experiments = sweep_experiments(name, scale, windows, seeds, prices)
     run_sweep(experiments, out, side_by_side=side_by_side)
     draw_sweep(out, out / "performance.png")

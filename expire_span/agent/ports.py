@@ -56,10 +56,11 @@ class ActorCriticHead(nn.Module):
 
 def build_agent(world: World, config: TransformerConfig) -> Transformer:
     """A Transformer that sees a world and acts in it."""
-    if config.dropout or config.layer_drop or getattr(config.memory, "shorten", False):
+    drops = (config.dropout, config.edge_dropout, config.layer_drop)
+    if any(drops) or getattr(config.memory, "shorten", False):
         raise ValueError(
             "An agent learns from the very probabilities it acted with, so nothing may be dropped "
-            "at random: set dropout and layer_drop to 0, and shorten to False."
+            "at random: set dropout, edge_dropout and layer_drop to 0, and shorten to False."
         )
     if config.start != "empty":
         raise ValueError("Episodes begin inside blocks, so an agent needs start='empty'.")

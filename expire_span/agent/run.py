@@ -20,17 +20,18 @@ from expire_span.agent.trainer import AgentTrainer, evaluate_agent
 from expire_span.model.transformer import Transformer
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.checkpoint import Checkpoint, Shard, join
+from expire_span.training.disk import replace_text
 from expire_span.training.distributed import ALONE, take_device
 from expire_span.training.folder import (
     CHECKPOINTS,
     EXPERIMENT_FILE,
     RESULT_FILE,
-    check_folder,
-    write_settings,
+    at_work_in,
+    begin_log,
+    check_resumed,
 )
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption
-from expire_span.training.log import MetricLog
 from expire_span.training.records import KNOWN, check_same, read_experiment, to_record
 from expire_span.training.release import load_weights
 from expire_span.training.saver import Saver
@@ -78,10 +79,12 @@ def train_side_by_side(
         NotFinite: if a gradient is; no update was made with it.
         OSError: if a checkpoint cannot be written; the one before it is still there.
     """
-    runs = [AgentRun(experiment, folder, resume) for experiment, folder in wanted]
-    left = sum(run.left for run in runs)
-    bar = tqdm(total=left, unit="update", desc=title, disable=not progress)
     with ExitStack() as opened:
+        for _, folder in wanted:
+            opened.enter_context(at_work_in(folder, resume))
+        runs = [AgentRun(experiment, folder) for experiment, folder in wanted]
+        left = sum(run.left for run in runs)
+        bar = tqdm(total=left, unit="update", desc=title, disable=not progress)
         opened.enter_context(bar)
         interruption = opened.enter_context(Interruption())
         for run in runs:
@@ -95,7 +98,7 @@ def train_side_by_side(
             if interruption.wanted or any(run.saver.failed() for run in runs):
                 _save_all(runs)
                 raise interruption.stopped(runs[0].trainer.step, runs[0].folder)
-    return [run.judge() for run in runs]
+        return [run.judge() for run in runs]
 
 
 def _save_all(runs: Sequence["AgentRun"]) -> None:
@@ -109,9 +112,9 @@ def _save_all(runs: Sequence["AgentRun"]) -> None:
 class AgentRun:
     """An agent in training, in its folder."""
 
-    def __init__(self, experiment: AgentExperiment, folder: Path, resume: bool):
+    def __init__(self, experiment: AgentExperiment, folder: Path):
         self.folder = folder
-        self.trainer = _open(experiment, folder, resume)
+        self.trainer = _open(experiment, folder)
         self.told: dict[str, str] = {}
         self._watch = SpanWatch(experiment.model.memory.longest_learned_span())
         self._since = (self.trainer.step, time.perf_counter())
@@ -122,7 +125,8 @@ class AgentRun:
 
     def __enter__(self) -> "AgentRun":
         self._opened = ExitStack()
-        self._log = self._opened.enter_context(MetricLog(self.folder, self.trainer.step))
+        log = begin_log(self.trainer.experiment, self.folder, self.trainer.step)
+        self._log = self._opened.enter_context(log)
         self.saver = self._opened.enter_context(Saver(self.folder / CHECKPOINTS, ALONE))
         return self
 
@@ -137,15 +141,12 @@ class AgentRun:
     def advance(self) -> None:
         """One update, and what is due after it."""
         experiment = self.trainer.experiment
-        with self._own_stream():
+        with self._own_stream(), self.saver.pointing_back(NotFinite):
             self.trainer.update()
-            try:
-                if self._due(experiment.log_every):
-                    self._report()
-                if self._due(experiment.save_every):
-                    self.save()
-            except NotFinite as error:
-                raise NotFinite(f"{error} {self.saver.last_good()}") from error
+            if self._due(experiment.log_every):
+                self._report()
+            if self._due(experiment.save_every):
+                self.save()
 
     def save(self) -> None:
         """Write a checkpoint, by and by."""
@@ -156,6 +157,7 @@ class AgentRun:
             values = {"experiment": to_record(trainer.experiment), **trainer.values()}
             shared = Shard(join({part: parts[part] for part in SHARED}), values)
             own = Shard(join({part: parts[part] for part in OWN}), {})
+            self._log.flush()  # what a resumed run will find in it
             self.saver.save(Checkpoint(shared, own), trainer.step)
 
     def judge(self) -> dict[str, float]:
@@ -168,7 +170,7 @@ class AgentRun:
                 rows=experiment.evaluation_rows,
                 seed=experiment.seed + 1,
             )
-        (self.folder / RESULT_FILE).write_text(json.dumps(result, indent=2) + "\n")
+        replace_text(self.folder / RESULT_FILE, json.dumps(result, indent=2) + "\n")
         return result
 
     def _report(self) -> None:
@@ -180,7 +182,8 @@ class AgentRun:
         experiment = trainer.experiment
         steps = updates * experiment.batch * experiment.model.block
         metrics["world_steps_per_second"] = steps / seconds
-        self._log.write(step, metrics)
+        with self.saver.pointing_back(OSError):
+            self._log.write(step, metrics)
         self._watch.look(step, trainer.stats())
         shown = (experiment.world.metric, "live", "world_steps_per_second")
         self.told = {name: f"{metrics[name]:.4g}" for name in shown if name in metrics}
@@ -216,17 +219,16 @@ def load_agent_experiment(folder: Path) -> AgentExperiment:
     return read_experiment(folder / EXPERIMENT_FILE, AgentExperiment, AGENT_KINDS)
 
 
-def _open(experiment: AgentExperiment, folder: Path, resume: bool) -> AgentTrainer:
+def _open(experiment: AgentExperiment, folder: Path) -> AgentTrainer:
     """A trainer at its first step, or where the newest checkpoint left it."""
-    check_folder(folder, resume)
+    check_resumed(experiment, folder, FREE_ON_RESUME, AGENT_KINDS)
     trainer = AgentTrainer(experiment, take_device(experiment.device))
     newest = checkpoints.latest(folder / CHECKPOINTS)
     if newest is not None:
         saved = checkpoints.load(newest)
         assert saved.shared is not None
-        check_same(saved.shared.values["experiment"], experiment, FREE_ON_RESUME)
+        check_same(saved.shared.values["experiment"], experiment, FREE_ON_RESUME, AGENT_KINDS)
         parts = {part: saved.shared.part(part) for part in SHARED}
         parts |= {part: saved.own.part(part) for part in OWN}
         trainer.restore(parts, saved.shared.values)
-    write_settings(experiment, folder)
     return trainer

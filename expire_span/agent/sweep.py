@@ -19,9 +19,15 @@ from matplotlib.axes import Axes
 
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
-from expire_span.agent.run import load_agent_experiment, train_side_by_side
+from expire_span.agent.run import (
+    AGENT_KINDS,
+    FREE_ON_RESUME,
+    load_agent_experiment,
+    train_side_by_side,
+)
+from expire_span.checks import require_at_least
 from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
-from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE
+from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE, check_result
 from expire_span.training.interruption import Stopped
 from expire_span.worlds import Corridor, Portal, World
 from expire_span.worlds.oracles import PortalMemory, corridor_bound, play
@@ -86,6 +92,9 @@ def run_sweep(
     progress: bool = True,
 ) -> None:
     """Make all runs that are not done yet, some at a time; those that had begun go on first."""
+    require_at_least(1, side_by_side=side_by_side)
+    for name, experiment in experiments.items():
+        check_result(experiment, folder / name, FREE_ON_RESUME, AGENT_KINDS)
     waiting = [name for name in experiments if not (folder / name / RESULT_FILE).exists()]
     begun = [name for name in waiting if (folder / name / EXPERIMENT_FILE).exists()]
     fresh = [name for name in waiting if name not in begun]

@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from expire_span.agent.dense import start_full
 from expire_span.agent.episodes import Episodes, play_episodes
+from expire_span.checks import require_at_least
 from expire_span.model.transformer import Transformer
 from expire_span.worlds import World
 from expire_span.worlds.grid import DOOR, OBJECT
@@ -84,6 +85,7 @@ def record_episode(model: Transformer, world: World, *, seed: int = 0, rows: int
 
 def animate(episode: Episode, path: Path, *, fps: int = 10, progress: bool = False) -> None:
     """Write an episode as an animated GIF, of some 200 pictures at most."""
+    require_at_least(1, fps=fps)
     stride = -(-episode.steps // MOST_FRAMES)
     shown = range(0, episode.steps, stride)
     layers = len(episode.spans)

@@ -36,14 +36,25 @@ def make_folder(folder: Path) -> None:
 
 def replace_text(path: Path, text: str) -> None:
     """Give a file this text; should that fail, it keeps the one it had."""
-    fresh = path.with_suffix(".new")
+    with written_whole(path) as unfinished:
+        unfinished.write_text(text)
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A file to write instead of `path`, whose place it takes once it is on the disk.
+
+    Should that fail, `path` is what it was. Other processes may read or write it meanwhile.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{os.getpid()}-{path.name}")
     try:
-        write_text(fresh, text)
-        fresh.replace(path)
+        yield unfinished
+        flush(unfinished)
+        unfinished.replace(path)
         flush(path.parent)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ too, and then none of this costs anything.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -114,7 +115,7 @@ ALONE = Ranks()
 def join_ranks(device: str) -> Iterator[Ranks]:
     """The ranks that torchrun started, or this process alone; leaves them in the end."""
     name = take_device(device)
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if _world_size() == 1:
         yield ALONE
         return
     store, rank, count = next(dist.rendezvous("env://", timeout=PATIENCE))
@@ -129,9 +130,19 @@ def join_ranks(device: str) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
+def refuse_ranks() -> None:
+    """Refuse to be one of several ranks: what follows is for one process."""
+    if _world_size() > 1:
+        raise ValueError("Agents train in one process: start this without torchrun.")
+
+
 def restarted() -> bool:
     """Whether torchrun has started this process again after a failure."""
     return _restarts() > 0
+
+
+def _world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", 1))
 
 
 def _restarts() -> int:
@@ -149,6 +160,8 @@ def choose_device(name: str) -> torch.device:
         raise ValueError(f"There is no GPU here to run on {name!r}: choose cpu or auto.")
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"There is no device {name!r}: choose auto, cpu, cuda, cuda:1 and so on.")
     return torch.device(name)
 
 

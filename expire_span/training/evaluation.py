@@ -6,6 +6,7 @@ A long evaluation can be stopped and gone on with: where it stands is a checkpoi
 import hashlib
 import shutil
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -207,16 +208,26 @@ class Bookmark:
         self._folder = folder
         self._ranks = ranks
         self._saved = time.monotonic()
+        self._warned = False
 
     def keep(self, evaluation: Evaluation, now: bool = False) -> None:
-        """Save it, if that is wanted now or has not happened for some minutes."""
+        """Save it, if that is wanted now or has not happened for some minutes.
+
+        If only time has passed, and it cannot be written, that is no reason to stop.
+        """
         due = now or time.monotonic() - self._saved > SECONDS_BETWEEN_SAVES
         if not self._ranks.gather(due)[0]:  # as the first rank's clock has it
             return
         state = evaluation.checkpoint()
         shared = None if state.shared is None else Shard({}, {IDENTITY: evaluation.identity()})
-        checkpoints.save(Checkpoint(shared, state.own), self._folder, evaluation.done, self._ranks)
+        kept = Checkpoint(shared, state.own)
         self._saved = time.monotonic()
+        try:
+            checkpoints.save(kept, self._folder, evaluation.done, self._ranks)
+        except OSError as error:
+            if now:
+                raise
+            self._warn(error)
 
     def find(self, evaluation: Evaluation) -> bool:
         """Go on from where it stood, if that was the same evaluation of the same weights.
@@ -242,6 +253,15 @@ class Bookmark:
     def remove(self) -> None:
         """What is kept there is of no use any more."""
         self._ranks.together(self._remove)
+
+    def _warn(self, error: OSError) -> None:
+        if self._ranks.first and not self._warned:
+            warnings.warn(
+                f"Where the evaluation stands cannot be kept in {self._folder} ({error}): it goes "
+                "on, but begins anew if it is stopped.",
+                stacklevel=2,
+            )
+        self._warned = True
 
     def _resume(self, evaluation: Evaluation) -> None:
         newest = checkpoints.latest(self._folder)

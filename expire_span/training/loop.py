@@ -1,27 +1,26 @@
 """The run around a trainer: progress, metrics, checkpoints, evaluations, and how it may end."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from expire_span.training.disk import reason
 from expire_span.training.distributed import ALONE, Ranks
 from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import Experiment
 from expire_span.training.folder import (
     CHECKPOINTS,
     EVALUATION,
+    at_work_in,
+    begin_log,
     open_run,
-    write_settings,
 )
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption
 from expire_span.training.log import MetricLog, Metrics
 from expire_span.training.metrics import Pace, summary
-from expire_span.training.records import to_record
 from expire_span.training.saver import Saver
 from expire_span.training.spans import SpanWatch
 from expire_span.training.trainer import Trainer
@@ -44,7 +43,8 @@ def train(
     Args:
         experiment: what to run.
         folder: the run's own folder, the same for all ranks.
-        resume: go on from the newest checkpoint in it; without this, a folder with one is refused.
+        resume: go on from the newest checkpoint in it; without this, a folder with a run is
+            refused.
         progress: whether to show a bar.
         ranks: the processes that train together.
 
@@ -56,9 +56,12 @@ def train(
         NotFinite: if a loss, gradient or weight is; no update was made with it.
         OSError: if a checkpoint cannot be written; the one before it is still there.
     """
-    trainer = ranks.together(lambda: open_run(experiment, folder, resume, ranks))
-    with Run(trainer, folder, progress) as run:
-        return run.to_the_end()
+    with ExitStack() as held:
+        work = at_work_in(folder, resume) if ranks.first else nullcontext()
+        ranks.together(lambda: held.enter_context(work))
+        trainer = ranks.together(lambda: open_run(experiment, folder, ranks))
+        with Run(trainer, folder, progress) as run:
+            return run.to_the_end()
 
 
 class Run:
@@ -102,27 +105,18 @@ class Run:
         """Make the folder a run's, with a log that goes on from here; one rank does it for all."""
         if not self.ranks.first:
             return None
-        experiment, step = self.experiment, self.trainer.step
-        try:
-            write_settings(experiment, self.folder)
-            return MetricLog(self.folder, step, experiment.tracker, to_record(experiment))
-        except OSError as error:
-            raise OSError(
-                f"The folder {self.folder} cannot be written to ({reason(error)}): make room, or "
-                "choose another with --out."
-            ) from error
+        tracker = self.experiment.tracker
+        return begin_log(self.experiment, self.folder, self.trainer.step, tracker)
 
     def to_the_end(self) -> dict[str, float]:
         """All remaining updates; returns the last evaluation."""
-        try:
+        with self.saver.pointing_back(NotFinite):
             while True:
                 result = self._evaluate() if self._due(self.experiment.evaluation.every) else {}
                 if self.trainer.step >= self.experiment.steps:
                     self.saver.wait()
                     return result
                 self._update()
-        except NotFinite as error:
-            raise NotFinite(f"{error} {self.saver.last_good()}") from error
 
     def _due(self, every: int, step: int | None = None) -> bool:
         """Whether something that happens every so many updates happens after this one."""
@@ -162,10 +156,8 @@ class Run:
         """One line for this step, on the rank that keeps the log."""
         if self.log is None:
             return
-        try:
+        with self.saver.pointing_back(OSError):
             self.log.write(self.trainer.step, metrics)
-        except OSError as error:
-            raise OSError(f"{error} {self.saver.last_good()}") from error
 
     def _save(self) -> None:
         state = self.ranks.together(self.trainer.checkpoint)

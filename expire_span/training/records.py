@@ -63,29 +63,45 @@ def differences(one: Any, other: Any, name: str = "") -> list[str]:
     ]
 
 
-def check_same(saved: dict[str, Any], experiment: Any, free: tuple[str, ...]) -> None:
-    """Refuse to go on from the checkpoint of another experiment.
+def check_same(
+    saved: dict[str, Any], experiment: Any, free: tuple[str, ...], known: dict[str, type] = KNOWN
+) -> None:
+    """Refuse to go on with a run of another experiment.
 
     Args:
-        saved: the record of the checkpoint's experiment.
+        saved: the record of the run's experiment.
         experiment: of any kind that has an optimiser with a schedule.
         free: how the names of fields begin that may differ.
+        known: classes that may be in the record.
     """
     if experiment.optimizer.schedule.decay == "constant":
         free = (*free, "steps")  # a cosine would change its course
-    changed = changed_settings(saved, experiment, free)
+    changed = changed_settings(saved, experiment, free, known)
     if changed:
         why = " (a rate that decays depends on the number of steps)" if "steps" in changed else ""
         raise ValueError(
-            f"The checkpoint is of another experiment: resume it with its own settings; these "
-            f"differ: {', '.join(changed)}{why}."
+            f"The run to go on with is of another experiment: resume it with its own settings; "
+            f"these differ: {', '.join(changed)}{why}."
         )
 
 
-def changed_settings(saved: dict[str, Any], experiment: Any, free: tuple[str, ...]) -> list[str]:
+def changed_settings(
+    saved: dict[str, Any], experiment: Any, free: tuple[str, ...], known: dict[str, type] = KNOWN
+) -> list[str]:
     """Names of the fields that differ from a record, but those that begin as one of `free` does."""
-    names = differences(saved, to_record(experiment))
+    names = differences(_completed(saved, known), to_record(experiment))
     return [name for name in names if not name.startswith(free)]
+
+
+def _completed(record: dict[str, Any], known: dict[str, type]) -> dict[str, Any]:
+    """A record with defaults for the settings that there were not when it was written.
+
+    If it has settings that there are no longer, it is left as it is, and differs by these.
+    """
+    try:
+        return to_record(from_record(record, known))
+    except (TypeError, ValueError):
+        return record
 
 
 def save_experiment(experiment: Any, path: Path) -> None:
@@ -100,15 +116,11 @@ def load_experiment(path: Path) -> Experiment:
 
 def read_experiment(path: Path, kind: type[Kind], known: dict[str, type]) -> Kind:
     """Read what `save_experiment` wrote, if that was an experiment of this kind."""
+    record = read_record(path)
     try:
-        experiment = from_record(json.loads(path.read_text()), known)
-    except FileNotFoundError:
-        raise ValueError(f"{path.parent} is not a run: it has no {path.name}.") from None
-    except (json.JSONDecodeError, TypeError) as error:
-        raise ValueError(
-            f"{path} cannot be read as an experiment ({error}): bring it back as it was; the "
-            "shared.json of a checkpoint has the same settings under `experiment`."
-        ) from error
+        experiment = from_record(record, known)
+    except TypeError as error:
+        raise _unreadable(path, error) from error
     if not isinstance(experiment, kind):
         found = type(experiment).__name__
         raise ValueError(
@@ -116,3 +128,20 @@ def read_experiment(path: Path, kind: type[Kind], known: dict[str, type]) -> Kin
             "the folder of such a run."
         )
     return experiment
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read what `save_experiment` wrote, as plain values."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{path.parent} is not a run: it has no {path.name}.") from None
+    except json.JSONDecodeError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"{path} cannot be read as an experiment ({error}): bring it back as it was; the "
+        "shared.json of a checkpoint has the same settings under `experiment`."
+    )

@@ -1,6 +1,8 @@
 """Saves checkpoints in the background, so that training waits only for a copy of its state."""
 
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -49,6 +51,14 @@ class Saver:
             under_way.result()
         except OSError as error:
             raise OSError(f"{error} {self.last_good()}") from error
+
+    @contextmanager
+    def pointing_back(self, kind: type[Exception]) -> Iterator[None]:
+        """Let errors of a kind also say from where the run can go on."""
+        try:
+            yield
+        except kind as error:
+            raise kind(f"{error} {self.last_good()}") from error
 
     def last_good(self) -> str:
         """From where the run can go on, once what is under way has come to its end."""

@@ -303,7 +303,13 @@ def test_memory_that_cannot_be_cached_is_refused():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"dropout": 0.1}, {"layer_drop": 0.1}, {"memory": ExpireSpan(8, 2, shorten=True)}]
+    "settings",
+    [
+        {"dropout": 0.1},
+        {"edge_dropout": 0.1},
+        {"layer_drop": 0.1},
+        {"memory": ExpireSpan(8, 2, shorten=True)},
+    ],
 )
 def test_agents_refuse_what_would_differ_between_acting_and_learning(settings: dict[str, Any]):
     config = replace(make_agent(WORLD, FixedSpan(5)).config, **settings)

@@ -1,6 +1,7 @@
 """Runs in folders: what they leave, how they go on, and that they keep out of each other's way."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,9 @@ from expire_span.agent.run import (
 from expire_span.agent.trainer import AgentTrainer
 from expire_span.cli import main
 from expire_span.training import checkpoint as checkpoints
+from expire_span.training.folder import at_work_in
 from expire_span.training.guard import NotFinite
+from expire_span.training.log import JsonLines
 from expire_span.training.records import from_record, to_record
 from expire_span.training.release import release
 from expire_span.training.schedule import PenaltySchedule
@@ -83,6 +86,32 @@ def test_folders_and_settings_that_do_not_fit_are_refused(tmp_path):
         train_agent(other, tmp_path / "run", resume=True, progress=False)
     with pytest.raises(ValueError, match="is not a run"):
         load_agent(tmp_path)
+
+
+def test_two_processes_do_not_work_in_one_folder(tmp_path):
+    with at_work_in(tmp_path, resume=False), pytest.raises(ValueError, match="Another process is"):
+        train_agent(tiny_experiment(steps=1), tmp_path, progress=False)
+
+
+def test_other_settings_are_refused_also_before_the_first_checkpoint(tmp_path):
+    train_agent(tiny_experiment(steps=4), tmp_path, progress=False)
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(ValueError, match="these differ: batch"):
+        train_agent(tiny_experiment(steps=4, batch=7), tmp_path, resume=True, progress=False)
+
+
+def test_metrics_that_cannot_be_written_end_a_run_that_can_go_on(tmp_path, monkeypatch):
+    experiment = tiny_experiment(steps=6, log_every=4, save_every=2)
+
+    def full(self: JsonLines, step: int, metrics: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(JsonLines, "write", full)
+    with pytest.raises(OSError, match=r"metrics of step 4 could .*step-000000002 is still good"):
+        train_agent(experiment, tmp_path / "run", progress=False)
+    monkeypatch.undo()
+    whole = train_agent(experiment, tmp_path / "whole", progress=False)
+    assert train_agent(experiment, tmp_path / "run", resume=True, progress=False) == whole
 
 
 @pytest.mark.parametrize("name", AGENT_EXPERIMENTS)

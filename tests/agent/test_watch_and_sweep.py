@@ -18,9 +18,9 @@ from agent.small_agents import (
 )
 from expire_span import ExpireSpan
 from expire_span.agent.dense import dense
-from expire_span.agent.experiments import AGENT_EXPERIMENTS
+from expire_span.agent.experiments import AGENT_EXPERIMENTS, corridor
 from expire_span.agent.ports import build_agent
-from expire_span.agent.run import train_agent
+from expire_span.agent.run import load_agent_experiment, train_agent
 from expire_span.agent.sweep import (
     PRICES,
     SEEDS,
@@ -107,6 +107,44 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(tmp_path, monkeyp
     monkeypatch.undo()
     run_sweep(wanted, tmp_path / "parts", side_by_side=2, progress=False)
     assert read_sweep(tmp_path / "parts") == read_sweep(tmp_path / "whole")
+
+
+def test_a_sweep_does_not_take_other_runs_of_the_same_name_for_its_own(tmp_path):
+    run_sweep({"one": tiny_experiment(steps=1)}, tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"one was run with other settings; these differ: batch\."):
+        run_sweep({"one": tiny_experiment(steps=1, batch=7)}, tmp_path, progress=False)
+
+
+def test_the_scale_may_follow_a_flag(tmp_path):
+    run = tmp_path / "run"
+    small = ["--batch", "4", "--evaluation-rows", "4", "--world.limit", "6", "--steps", "1"]
+    main(["train", "corridor", "--no-compile", "smoke", "--out", str(run), *small])
+    assert load_agent_experiment(run).world == replace(corridor("smoke").world, limit=6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["watch", "RUN", "--fps", "0"], "fps must be a whole number of at least 1"),
+        (["sweep", "corridor", "--out", "RUN", "--side-by-side", "0"], "side_by_side must be"),
+        (["train", "corridor", "--seed", "-1"], "seed must be a whole number of at least 0"),
+        (["evaluate", "RUN", "--device", "gpu"], "There is no device 'gpu': choose auto, cpu"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(arguments, sentence, tmp_path, capsys):
+    train_agent(tiny_experiment(steps=1), tmp_path, progress=False)
+    with pytest.raises(SystemExit) as stop:
+        main([str(tmp_path) if word == "RUN" else word for word in arguments])
+    assert stop.value.code == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_agents_are_not_trained_by_several_ranks(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit):
+        main(["train", "corridor", "smoke", "--out", str(tmp_path / "run")])
+    assert "start this without torchrun" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["corridor", "portal"])

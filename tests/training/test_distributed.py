@@ -137,7 +137,7 @@ def test_an_uneven_number_of_rows_is_refused_in_one_sentence(tmp_path):
         Trainer(small_experiment(), Ranks(0, 3))
     uneven = small_experiment(evaluation=EvaluationConfig(batch=3, blocks=2))
     with pytest.raises(ValueError, match=r"^evaluation\.batch is 3 rows, which 2 ranks cannot"):
-        open_run(uneven, tmp_path, resume=False, ranks=Ranks(0, 2))
+        open_run(uneven, tmp_path, ranks=Ranks(0, 2))
 
 
 def test_two_ranks_asked_to_stop_do_so_at_the_same_step_and_go_on(tmp_path):

@@ -497,6 +497,18 @@ def test_a_bookmark_of_another_evaluation_is_removed_and_hides_nothing(other, tm
     assert resumed.done == 2
 
 
+def test_an_evaluation_that_cannot_be_kept_goes_on_and_says_so_once(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder can be made here")
+    monkeypatch.setattr("expire_span.training.evaluation.SECONDS_BETWEEN_SAVES", -1.0)
+    bookmark = Bookmark(tmp_path / "file")
+    with pytest.warns(UserWarning, match="cannot be kept in .* it goes on, but begins") as warned:
+        found = an_evaluation().run(bookmark=bookmark)
+    assert found == an_evaluation().run()
+    assert len(warned) == 1
+    with pytest.raises(OSError, match="could not be written"):
+        bookmark.keep(an_evaluation(), now=True)
+
+
 def test_a_damaged_bookmark_is_removed_and_hides_nothing(tmp_path):
     bookmark = Bookmark(tmp_path)
     stand_at(4, bookmark)

@@ -7,6 +7,7 @@ import pytest
 
 from expire_span.experiments import EXPERIMENTS
 from expire_span.training.records import (
+    changed_settings,
     differences,
     from_record,
     load_experiment,
@@ -37,6 +38,23 @@ def test_differences_are_named_by_their_path():
     found = differences(to_record(one), to_record(other))
     assert sorted(found) == ["batch", "model.memory.ramp"]
     assert differences(to_record(one), to_record(one)) == []
+
+
+def test_a_setting_that_came_later_has_its_default_in_older_records():
+    experiment = small_experiment()
+    older = to_record(experiment)
+    del older["penalty"]["while_band"]
+    assert changed_settings(older, experiment, free=()) == []
+    banded = replace(experiment.penalty, while_metric=0.5, while_band=0.1)
+    other = replace(experiment, penalty=banded)
+    changed = changed_settings(older, other, free=())
+    assert changed == ["penalty.while_metric", "penalty.while_band"]
+
+
+def test_a_setting_that_there_is_no_longer_differs():
+    experiment = small_experiment()
+    older = {**to_record(experiment), "colour": "red"}
+    assert changed_settings(older, experiment, free=()) == ["colour"]
 
 
 def test_only_known_settings_can_come_out_of_a_file(tmp_path):

@@ -12,6 +12,7 @@ import torch
 
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.experiment import Experiment
+from expire_span.training.folder import at_work_in
 from expire_span.training.loop import train
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.training.sources import SourceFiles
@@ -141,6 +142,42 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
     train(small_experiment(steps=4), tmp_path, progress=False)
     with pytest.raises(ValueError, match=r"already holds a run: pass --resume .* --out\.$"):
         train(small_experiment(steps=4), tmp_path, progress=False)
+
+
+def test_two_processes_do_not_work_in_one_folder(tmp_path):
+    begun = (
+        r"^Another process is at work in .*: wait for it, or choose another folder with --out\.$"
+    )
+    with at_work_in(tmp_path, resume=False), pytest.raises(ValueError, match=begun):
+        train(small_experiment(steps=4), tmp_path, progress=False)
+    train(small_experiment(steps=4), tmp_path, progress=False)
+    with at_work_in(tmp_path, resume=True), pytest.raises(ValueError, match=begun):
+        train(small_experiment(steps=4), tmp_path, resume=True, progress=False)
+
+
+def test_a_refused_run_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="holds no run"):
+        train(small_experiment(steps=4), tmp_path / "mistyped", resume=True, progress=False)
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_another_experiment_is_refused_also_before_the_first_checkpoint(tmp_path):
+    experiment = small_experiment(steps=4)
+    train(experiment, tmp_path, progress=False)
+    shutil.rmtree(tmp_path / "checkpoints")
+    before = (tmp_path / "experiment.json").read_bytes()
+    with pytest.raises(ValueError, match=r"these differ: seed\.$"):
+        train(replace(experiment, seed=5), tmp_path, resume=True, progress=False)
+    assert (tmp_path / "experiment.json").read_bytes() == before
+
+
+def test_checkpoints_without_settings_are_a_run_all_the_same(tmp_path):
+    experiment = small_experiment(steps=4)
+    result = train(experiment, tmp_path, progress=False)
+    (tmp_path / "experiment.json").unlink()
+    with pytest.raises(ValueError, match="already holds a run"):
+        train(experiment, tmp_path, progress=False)
+    assert train(experiment, tmp_path, resume=True, progress=False) == result
 
 
 def test_another_experiment_is_refused_with_the_settings_that_differ(tmp_path):
