@@ -147,6 +147,10 @@ def test_misuse_is_refused() -> None:
         model(shortlist=0)
     with pytest.raises(ValueError, match="edge_dropout is a probability from 0 to below 1"):
         model(edge_dropout=1.0)
-    inputs, _ = ends(50, 16, 5)
+    inputs, head = ends(50, 16, 5)
+    config = model(shortlist=5).config
+    for ports in ({"inputs": inputs}, {"head": head}):
+        with pytest.raises(ValueError, match="share their weights: give both of your own, or"):
+            Transformer(config, **ports)
     with pytest.raises(ValueError, match="between 0 and 49, but range from 3 to 50"):
         inputs(torch.tensor([[3, 50]]))
