@@ -25,6 +25,7 @@ from expire_span.training.command import (
     out_folder,
     parser_settings,
     print_result,
+    same_kind,
 )
 from expire_span.training.distributed import join_ranks, restarted
 from expire_span.training.evaluation import Bookmark, Evaluation
@@ -158,8 +159,11 @@ def _resumed(name: str, options: Sequence[str]) -> Experiment | None:
     """The experiment of the run that these options resume, if there is one."""
     if "--resume" not in options and not restarted():
         return None
-    saved = out_folder(options, name) / EXPERIMENT_FILE
-    return load_experiment(saved) if saved.exists() else None
+    folder = out_folder(options, name)
+    if not (folder / EXPERIMENT_FILE).exists():
+        return None
+    saved = load_experiment(folder / EXPERIMENT_FILE)
+    return same_kind(saved, EXPERIMENTS[name](), "task", folder)
 
 
 def train() -> None:
@@ -181,13 +185,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # whoever read our output has seen enough
         raise SystemExit(141) from None
     except (ValueError, OSError, NotFinite) as error:
-        print(f"expire-span: {error}", file=sys.stderr)
+        print(f"expire-span: {_sentence(error)}", file=sys.stderr)
         raise SystemExit(2) from None
     except Stopped as stop:
         print(f"expire-span: {stop}.", file=sys.stderr)
         raise SystemExit(stop.exit_status) from None
     except KeyboardInterrupt:
-        hint = ": what is saved goes on with --resume" * ("train" in arguments)
+        hint = ": what has been saved, if anything, goes on with --resume" * ("train" in arguments)
         print(f"expire-span: stopped{hint}.", file=sys.stderr)
         raise SystemExit(130) from None
 
@@ -222,6 +226,13 @@ def _dispatch(arguments: list[str]) -> None:
             "release": release,
         }
         _run(commands, arguments, "expire-span", DESCRIPTION)
+
+
+def _sentence(error: Exception) -> str:
+    """What is wrong, and what to do; the system's own errors are made to say that."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename} cannot be used ({error.strerror}): choose another path."
+    return str(error)
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -72,6 +72,29 @@ def test_a_run_that_torchrun_starts_again_goes_on_by_itself(tmp_path, capsys, mo
     assert json.loads(capsys.readouterr().out)["run"] == run + "2"
 
 
+def test_a_run_is_resumed_by_the_name_it_was_begun_with(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    main(["train", "recall", *TINY, "--out", run])
+    with pytest.raises(SystemExit):
+        main(["train", "copy", "--out", run, "--resume"])
+    told = " ".join(capsys.readouterr().err.split())
+    assert "is about Recall, not Copy: resume it by the name it was begun with" in told
+    with pytest.raises(SystemExit):
+        main(["watch", run])
+    told = " ".join(capsys.readouterr().err.split())
+    assert "holds a sequence model, but this needs an agent" in told
+
+
+def test_what_the_system_refuses_is_a_sentence_too(tmp_path, capsys):
+    run, file = tmp_path / "run", tmp_path / "file"
+    main(["train", "recall", *TINY, "--out", str(run)])
+    file.write_text("no folder")
+    with pytest.raises(SystemExit):
+        main(["release", str(run), "--out", str(file / "model")])
+    told = " ".join(capsys.readouterr().err.split())
+    assert "cannot be used (Not a directory): choose another path." in told
+
+
 def test_evaluate_reads_as_much_as_it_is_told(tmp_path, capsys):
     run = str(tmp_path / "run")
     main(["train", "recall", *TINY, "--out", run])

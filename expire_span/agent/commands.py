@@ -13,12 +13,14 @@ from expire_span.agent.run import is_agent, load_agent, load_agent_experiment, t
 from expire_span.agent.sweep import PRICES, SEEDS, draw_sweep, run_sweep, sweep_experiments
 from expire_span.agent.trainer import evaluate_agent
 from expire_span.agent.watch import animate, record_episode
+from expire_span.checks import require_one_of
 from expire_span.training.command import (
     OTHER_MEMORY,
     TRAIN_ARGUMENTS,
     out_folder,
     parser_settings,
     print_result,
+    same_kind,
 )
 from expire_span.training.distributed import refuse_ranks
 from expire_span.training.folder import EXPERIMENT_FILE
@@ -66,6 +68,8 @@ def _take_scale(words: Sequence[str]) -> tuple[Scale, list[str]]:
         is_value = before.startswith("--") and "=" not in before and before not in FLAGS
         if word in get_args(Scale) and not is_value:
             return cast(Scale, word), [*words[:place], *words[place + 1 :]]
+    if words and words[0].isalpha():
+        require_one_of(get_args(Scale), scale=words[0])
     return "single", list(words)
 
 
@@ -79,7 +83,7 @@ def train_command(
     folder = out_folder(options, name)
     default = AGENT_EXPERIMENTS[name](scale)
     if "--resume" in options and (folder / EXPERIMENT_FILE).exists():
-        default = load_agent_experiment(folder)
+        default = same_kind(load_agent_experiment(folder), default, "world", folder)
 
     def train(
         experiment: Annotated[AgentExperiment, tyro.conf.arg(name="")] = default,

@@ -29,6 +29,7 @@ from expire_span.agent.dense import start_full
 from expire_span.agent.episodes import Episodes, play_episodes
 from expire_span.checks import require_at_least
 from expire_span.model.transformer import Transformer
+from expire_span.training.disk import written_whole
 from expire_span.worlds import World
 from expire_span.worlds.grid import DOOR, OBJECT
 from expire_span.worlds.render import as_pixels
@@ -86,6 +87,8 @@ def record_episode(model: Transformer, world: World, *, seed: int = 0, rows: int
 def animate(episode: Episode, path: Path, *, fps: int = 10, progress: bool = False) -> None:
     """Write an episode as an animated GIF, of some 200 pictures at most."""
     require_at_least(1, fps=fps)
+    if path.suffix != ".gif":
+        raise ValueError(f"An episode is a GIF: give a path that ends in .gif, not {path}.")
     stride = -(-episode.steps // MOST_FRAMES)
     shown = range(0, episode.steps, stride)
     layers = len(episode.spans)
@@ -109,9 +112,8 @@ def animate(episode: Episode, path: Path, *, fps: int = 10, progress: bool = Fal
     draw(0)
     figure.canvas.draw()
     figure.set_layout_engine("none")  # it is found once, not for every picture
-    path.parent.mkdir(parents=True, exist_ok=True)
     writer = PillowWriter(fps=fps)
-    with writer.saving(figure, str(path), dpi=80):
+    with written_whole(path) as unfinished, writer.saving(figure, str(unfinished), dpi=80):
         for time in tqdm(shown, desc=path.name, unit="picture", disable=not progress):
             draw(time)
             writer.grab_frame()

@@ -4,9 +4,11 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tyro
+
+Run = TypeVar("Run")
 
 OTHER_MEMORY = """For another memory, end with model.memory:fixed-span, model.memory:adaptive-span,
 model.memory:compressive or model.memory:expire-span and its options; --help after it lists them."""
@@ -22,6 +24,24 @@ def out_folder(options: Sequence[str], name: str) -> Path:
     """The folder that these options of `train NAME` choose."""
     words = [word for option in options for word in option.split("=", 1)]
     return Path(dict(pairwise(words)).get("--out", f"runs/{name}"))
+
+
+def same_kind(saved: Run, named: Run, field: str, folder: Path) -> Run:
+    """The settings of a run that goes on, if it is about the same as the experiment by its name.
+
+    Args:
+        saved: the run's.
+        named: those of the experiment that was asked for.
+        field: what it is about: its task, or its world.
+        folder: the run's.
+    """
+    mine, asked = (type(getattr(each, field)).__name__ for each in (saved, named))
+    if mine != asked:
+        raise ValueError(
+            f"The run in {folder} is about {mine}, not {asked}: resume it by the name it was begun "
+            "with, or choose another folder with --out."
+        )
+    return saved
 
 
 def parser_settings(arguments: Sequence[str]) -> tuple[Any, ...]:

@@ -339,7 +339,7 @@ def count_blocks(stream: Stream, block: int, blocks: int | None) -> int:
         raise ValueError(f"There must be at least 1 block to evaluate on, but blocks is {blocks}.")
     if stream.remaining is None:
         if blocks is None:
-            raise ValueError("This stream never ends: say how many blocks to evaluate.")
+            raise ValueError("This stream never ends: say how many blocks of it, with --blocks.")
         return blocks
     whole = -(-stream.remaining // block)
     return whole if blocks is None else min(blocks, whole)

@@ -64,7 +64,7 @@ def _writable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(
-            f"The folder {folder} cannot be written to ({reason(error)}): make room, or choose "
+            f"The folder {folder} cannot be written to ({reason(error)}): mend that, or choose "
             "another with --out."
         ) from error
 

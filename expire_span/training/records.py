@@ -31,6 +31,8 @@ KNOWN: dict[str, type] = {
 
 
 Kind = TypeVar("Kind")
+KINDS = {"Experiment": "a sequence model", "AgentExperiment": "an agent"}
+"""What a folder with settings of this kind holds, in words."""
 
 
 def to_record(value: Any) -> Any:
@@ -48,7 +50,7 @@ def from_record(record: Any, known: dict[str, type] = KNOWN) -> Any:
     values = {name: from_record(value, known) for name, value in record.items() if name != "kind"}
     kind = record.get("kind")
     if kind not in known:
-        raise ValueError(f"Unknown kind of settings {kind!r}: known are {', '.join(known)}.")
+        raise ValueError(f"There are no settings of the kind {kind!r}: bring back what was there.")
     return known[kind](**values)
 
 
@@ -124,8 +126,8 @@ def read_experiment(path: Path, kind: type[Kind], known: dict[str, type]) -> Kin
     if not isinstance(experiment, kind):
         found = type(experiment).__name__
         raise ValueError(
-            f"{path} holds the settings of {found}, but this needs those of {kind.__name__}: give "
-            "the folder of such a run."
+            f"{path.parent} holds {KINDS.get(found, found)}, but this needs "
+            f"{KINDS.get(kind.__name__, kind.__name__)}: give the folder of one."
         )
     return experiment
 
@@ -134,7 +136,7 @@ def read_record(path: Path) -> dict[str, Any]:
     """Read what `save_experiment` wrote, as plain values."""
     try:
         return json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{path.parent} is not a run: it has no {path.name}.") from None
     except json.JSONDecodeError as error:
         raise _unreadable(path, error) from error

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.animation import PillowWriter
 from PIL import Image
 
 from agent.small_agents import (
@@ -126,6 +127,12 @@ def test_the_scale_may_follow_a_flag(tmp_path):
     ("arguments", "sentence"),
     [
         (["watch", "RUN", "--fps", "0"], "fps must be a whole number of at least 1"),
+        (["watch", "RUN", "--out", "a.txt"], "give a path that ends in .gif, not a.txt"),
+        (["train", "corridor", "huge"], "scale must be one of smoke, single, paper"),
+        (
+            ["train", "portal", "--out", "RUN", "--resume"],
+            "is about Corridor, not Portal: resume it by the name it was begun with",
+        ),
         (["sweep", "corridor", "--out", "RUN", "--side-by-side", "0"], "side_by_side must be"),
         (["train", "corridor", "--seed", "-1"], "seed must be a whole number of at least 0"),
         (["evaluate", "RUN", "--device", "gpu"], "There is no device 'gpu': choose auto, cpu"),
@@ -137,6 +144,23 @@ def test_mistakes_end_in_one_sentence(arguments, sentence, tmp_path, capsys):
         main([str(tmp_path) if word == "RUN" else word for word in arguments])
     assert stop.value.code == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_picture_that_is_interrupted_leaves_the_one_before(tmp_path, monkeypatch):
+    model = build_agent(WORLD, dense(make_agent(WORLD, MEMORIES["expire"], block=20).config)).eval()
+    episode, path = record_episode(model, WORLD, rows=2), tmp_path / "episode.gif"
+    path.write_bytes(b"before")
+
+    def interrupt(self: PillowWriter) -> None:
+        grab_frame(self)
+        raise KeyboardInterrupt
+
+    grab_frame = PillowWriter.grab_frame
+    monkeypatch.setattr(PillowWriter, "grab_frame", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        animate(episode, path)
+    assert [file.name for file in tmp_path.iterdir()] == ["episode.gif"]
+    assert path.read_bytes() == b"before"
 
 
 def test_agents_are_not_trained_by_several_ranks(tmp_path, capsys, monkeypatch):

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,16 +35,17 @@ from expire_span.tasks.stream import Steps
 
 QUICK = settings(deadline=None, derandomize=True, max_examples=20)
 CUTS = st.lists(st.integers(1, 700), min_size=1, max_size=12)
-NAMES = [
-    "recall",
-    "two facts",
-    "copy",
-    "copy restart",
-    "text",
-    "collision",
-    "easy collision",
-    "instruction",
-]
+TASKS_TO_TRY: dict[str, Callable[[Path], Task]] = {
+    "recall": lambda _: Recall(period=50),
+    "two facts": lambda _: Recall(period=13, facts=2, query_probability=0.5),
+    "copy": lambda _: Copy(30, distances="log"),
+    "copy restart": lambda _: Copy(5, restart=True),
+    "text": lambda folder: Text(str(folder / "some.txt")),
+    "collision": lambda _: Collision(),
+    "easy collision": lambda _: CollisionEasy(),
+    "instruction": lambda _: Instruction(distance=40),
+    "documents": lambda folder: Documents(str(folder / "some.jsonl")),
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,24 +55,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=TASKS_TO_TRY)
 def task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Task:
-    path = tmp_path_factory.mktemp("text") / "some.txt"
-    path.write_bytes(np.random.default_rng(0).bytes(3000))
-    documents = path.with_name("some.jsonl")
-    documents.write_text("".join(json.dumps({"text": "word " * n}) + "\n" for n in range(40)))
-    made: dict[str, Task] = {
-        "recall": Recall(period=50),
-        "two facts": Recall(period=13, facts=2, query_probability=0.5),
-        "copy": Copy(30, distances="log"),
-        "copy restart": Copy(5, restart=True),
-        "text": Text(str(path)),
-        "collision": Collision(),
-        "easy collision": CollisionEasy(),
-        "instruction": Instruction(distance=40),
-        "documents": Documents(str(documents)),
-    }
-    return made[request.param]
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "some.txt").write_bytes(np.random.default_rng(0).bytes(3000))
+    documents = "".join(json.dumps({"text": "word " * n}) + "\n" for n in range(40))
+    (folder / "some.jsonl").write_text(documents)
+    return TASKS_TO_TRY[request.param](folder)
 
 
 def joined(blocks: list[Batch]) -> Batch:

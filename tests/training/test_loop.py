@@ -209,7 +209,9 @@ def test_evaluation_leaves_model_and_random_state_alone():
 
 def test_an_endless_stream_needs_a_number_of_blocks():
     model = Transformer(small_experiment().model)
-    with pytest.raises(ValueError, match=r"never ends: say how many blocks to evaluate\.$"):
+    with pytest.raises(
+        ValueError, match=r"never ends: say how many blocks of it, with --blocks\.$"
+    ):
         evaluate(model, Recall(period=16), "valid", batch=2)
     with pytest.raises(ValueError, match=r"at least 1 block to evaluate on, but blocks is 0\.$"):
         evaluate(model, Recall(period=16), "valid", batch=2, blocks=0)

@@ -60,7 +60,7 @@ def test_a_setting_that_there_is_no_longer_differs():
 def test_only_known_settings_can_come_out_of_a_file(tmp_path):
     path = tmp_path / "experiment.json"
     path.write_text(json.dumps({"kind": "Popen", "args": ["true"]}))
-    with pytest.raises(ValueError, match=r"Unknown kind of settings 'Popen'"):
+    with pytest.raises(ValueError, match=r"There are no settings of the kind 'Popen'"):
         load_experiment(path)
     path.write_text("{not json")
     with pytest.raises(ValueError, match="cannot be read as an experiment"):
@@ -68,11 +68,13 @@ def test_only_known_settings_can_come_out_of_a_file(tmp_path):
     path.write_text(json.dumps({"kind": "FixedSpan", "span": 3}))
     with pytest.raises(
         ValueError,
-        match="holds the settings of FixedSpan, but this needs those of Experiment: give",
+        match="holds FixedSpan, but this needs a sequence model: give the folder of one",
     ):
         load_experiment(path)
-    with pytest.raises(ValueError, match=r"is not a run: it has no experiment\.json\.$"):
-        load_experiment(tmp_path / "nowhere" / "experiment.json")
+    (tmp_path / "file").write_text("no folder")
+    for folder in ("nowhere", "file"):
+        with pytest.raises(ValueError, match=r"is not a run: it has no experiment\.json\.$"):
+            load_experiment(tmp_path / folder / "experiment.json")
 
 
 def test_a_record_is_what_json_gives_back():
