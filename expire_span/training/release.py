@@ -7,6 +7,8 @@ Whatever loads the model of a run loads a released one as well.
 """
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -14,9 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from expire_span.training import checkpoint as checkpoints
+from expire_span.training.disk import flush, make_folder, write_text, writing
 
 EXPERIMENT_FILE, CHECKPOINTS, WEIGHTS_FILE = "experiment.json", "checkpoints", "model.safetensors"
-STEP = "step"
+STEP, UNFINISHED = "step", ".unfinished"
 
 
 def load_weights(folder: Path, model: nn.Module) -> int | None:
@@ -50,15 +53,50 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], int | None]:
 
 def release(run: Path, out: Path) -> None:
     """Keep what is needed to look at a run's model, whatever kind of run it is."""
-    if (out / WEIGHTS_FILE).exists():
-        raise ValueError(f"{out} already holds a model: remove it first, or choose another folder.")
+    _check_out(out)
     if not (run / EXPERIMENT_FILE).exists():
         raise ValueError(f"{run} is not a run: it has no {EXPERIMENT_FILE}.")
     weights, step = read_weights(run)
+    with writing(f"The release in {out}"), _filling(out) as unfinished:
+        _write_weights(weights, step, unfinished / WEIGHTS_FILE)
+        write_text(unfinished / EXPERIMENT_FILE, (run / EXPERIMENT_FILE).read_text())
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a folder in which something else would be overwritten."""
+    if (out / WEIGHTS_FILE).exists():
+        raise ValueError(f"{out} already holds a model: remove it first, or choose another folder.")
+    if (out / EXPERIMENT_FILE).exists() or (out / CHECKPOINTS).exists():
+        raise ValueError(
+            f"{out} holds a run, whose settings a release would overwrite: choose another folder."
+        )
+
+
+@contextmanager
+def _filling(out: Path) -> Iterator[Path]:
+    """A folder for files that come to stand in `out` once all of them are whole.
+
+    Weights come first: without settings beside them nobody takes them for a run.
+    """
+    unfinished = out / UNFINISHED
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a release that was killed
+    make_folder(unfinished)
+    try:
+        yield unfinished
+        for file in sorted(unfinished.iterdir(), key=lambda file: file.name != WEIGHTS_FILE):
+            file.rename(out / file.name)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    flush(out)
+
+
+def _write_weights(weights: dict[str, Tensor], step: int | None, path: Path) -> None:
     about = {} if step is None else {STEP: str(step)}
-    out.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(run / EXPERIMENT_FILE, out / EXPERIMENT_FILE)
-    save_file({name: t.contiguous() for name, t in weights.items()}, out / WEIGHTS_FILE, about)
+    try:
+        save_file({name: t.contiguous() for name, t in weights.items()}, path, about)
+    except SafetensorError as error:  # its own kind also where the disk is full
+        raise OSError(str(error)) from error
+    flush(path)
 
 
 def _read_release(path: Path) -> tuple[dict[str, Tensor], int | None]:
