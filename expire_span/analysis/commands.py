@@ -18,7 +18,7 @@ from expire_span.analysis.look import Look, Source, look, record_source
 from expire_span.analysis.recording import Recording
 from expire_span.analysis.report import Report, write_report
 from expire_span.analysis.shaded import plot_texts
-from expire_span.analysis.sizes import find_runs, read_sizes
+from expire_span.analysis.sizes import find_runs, read_sizes, why_left_out
 from expire_span.analysis.subject import Subject
 from expire_span.analysis.tables import write_csv, write_records
 from expire_span.training.release import release as keep_release
@@ -211,7 +211,7 @@ def memory(
         performance = f"{one.metric} {one.performance:.4g}"
         print(f"{one.run:{width}}  {one.policy:12}  live {one.live:8.1f}  {performance}")
     if others:
-        print("Left out, for they have no evaluation yet: " + ", ".join(map(str, others)))
+        print("Left out: " + ", ".join(map(why_left_out, others)))
     _say(written)
 
 

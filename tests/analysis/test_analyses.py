@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -250,6 +251,21 @@ def test_sizes_are_what_runs_wrote(run):
         read_size(run / "window", "beauty")
     with pytest.raises(ValueError, match="no run with an evaluation"):
         find_runs([run / "window" / "checkpoints"])
+
+
+def test_one_run_that_failed_or_was_killed_does_not_spoil_the_others(run, tmp_path, capsys):
+    for name in ("failed", "begun", "killed"):
+        shutil.copytree(run / "window", tmp_path / name)
+    (tmp_path / "failed" / "result.json").write_text('{"failed": "out of memory"}')
+    (tmp_path / "begun" / "metrics.jsonl").write_text('{"step": 1, "tra')
+    with (tmp_path / "killed" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "valid/bpb": 0.')
+    main(["analyse", "memory", str(tmp_path), "--out", str(tmp_path / "out")])
+    (row,) = rows_of(tmp_path / "out" / "memory.csv")
+    assert float(row["performance"]) == pytest.approx(read_size(run / "window").performance)
+    printed = capsys.readouterr().out
+    assert f"{tmp_path / 'failed'} (out of memory)" in printed
+    assert f"{tmp_path / 'begun'} (no evaluation yet)" in printed
 
 
 @pytest.mark.parametrize(
