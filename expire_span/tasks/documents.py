@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tqdm import tqdm
@@ -22,6 +23,9 @@ from expire_span.tasks.checks import require_at_least, require_shares
 from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file, split_edges
 from expire_span.tasks.files import made_once
 from expire_span.tasks.stream import Split, split_number
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 BYTES = 256
 TOKENS, BEGINS = "tokens", "begins.npy"
@@ -92,13 +96,19 @@ class Documents(Task):
         made_of = [path, Path(self.tokenizer).expanduser()] if self.tokenizer else [path]
 
         def prepare(folder: Path) -> None:
-            encode = load_tokenizer(self.tokenizer, self.vocabulary) if self.tokenizer else _bytes
-            begins = _encode(read_texts(path, self.field), encode, folder / TOKENS)
+            begins = _encode(read_texts(path, self.field), self._encoder(), folder / TOKENS)
             if not begins:
                 raise ValueError(f"There is no text in {path}: give a file with some.")
             np.save(folder / BEGINS, np.array(begins, dtype=np.int64))
 
         return made_once("documents", made_of, prepare, f"{self.field} {self.vocabulary}")
+
+    def _encoder(self) -> Encode:
+        """What turns a text into tokens."""
+        if not self.tokenizer:
+            return _bytes
+        tokenizer = load_tokenizer(self.tokenizer, self.vocabulary)
+        return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def read_texts(path: Path, field: str) -> Iterator[tuple[str, bool]]:
@@ -121,8 +131,8 @@ def read_texts(path: Path, field: str) -> Iterator[tuple[str, bool]]:
                 ) from error
 
 
-def load_tokenizer(path: str, vocabulary: int) -> Encode:
-    """What turns a text into the tokens of a tokenizer.json."""
+def load_tokenizer(path: str | Path, vocabulary: int) -> "Tokenizer":
+    """The tokenizer of a tokenizer.json, which may have so many tokens."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -139,7 +149,7 @@ def load_tokenizer(path: str, vocabulary: int) -> Encode:
             f"The tokenizer {path} has {tokenizer.get_vocab_size()} tokens, but vocabulary is "
             f"{vocabulary}: set it to that number."
         )
-    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+    return tokenizer
 
 
 def _text_of(entry: dict[str, str], field: str) -> str:

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from expire_span import FixedSpan
 from expire_span.analysis import plots
 from expire_span.analysis.along import along, spikes
 from expire_span.analysis.classes import spans_by_class, spans_by_token, token_classes
+from expire_span.analysis.codec import TokenizerCodec
 from expire_span.analysis.counterfactual import Replacement, counterfactual
 from expire_span.analysis.cut import cut_span, suffering
 from expire_span.analysis.look import Source, look, look_at_text
@@ -25,7 +27,8 @@ from expire_span.analysis.tables import write_csv
 from expire_span.cli import main
 from expire_span.tasks import Recall, Text
 from expire_span.training.loop import train
-from reading_models import reading_subject, text_of_some_length
+from policies import Case, make_model
+from reading_models import EXPIRING, byte_level_tokenizer, reading_subject, text_of_some_length
 from small_runs import small_experiment
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "enwik8-small"
@@ -64,6 +67,25 @@ def test_a_counterfactual_is_a_plain_second_run(new):
         assert bytes(new_bytes[n] for n in passage.after) == new.encode()
     if new == "Egypt":
         assert (found.change() == 0).all()
+
+
+def test_a_counterfactual_stands_beside_characters_of_several_tokens(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    codec = TokenizerCodec(path, byte_level_tokenizer(path))
+    torch.manual_seed(3)
+    model = make_model(Case(EXPIRING, 16), vocab=262, attention="auto").float()
+    subject = replace(reading_subject(), model=model, codec=codec)
+    found = look_at_text(subject, TEXT)
+    for new in ("Ägypten", "the 😀", "Egypt", ""):
+        version = counterfactual(
+            subject, "".join(found.pieces), Replacement("Egypt", new), found.recording
+        )
+        after = codec.pieces(version.after.tokens[0].tolist())
+        assert "".join(after) == TEXT.replace("Egypt", new)
+        for passage in version.passages:
+            assert "".join(after[n] for n in passage.after).strip() == new
+        one, two = version.same()
+        assert [found.pieces[n] for n in one] == [after[n] for n in two]
 
 
 def test_a_replacement_must_make_sense():

@@ -1,12 +1,18 @@
 """Documents against plain reading of their lines."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 
 from expire_span.tasks import BitsPerByte, Documents, Perplexity
+from expire_span.training.experiment import Experiment, OptimizerConfig
+from expire_span.training.loop import train
+from reading_models import byte_level_tokenizer
+from small_runs import small_experiment
 
 TEXTS = ["Ein Haus.", "", "Ein Baum, ein é.\nNoch einer.", "Ω" * 30, "last"]
 
@@ -102,7 +108,6 @@ def test_what_cannot_serve_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_is_used_as_it_is(path: Path, tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
     tokenizer = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({"Ein": 0, "Haus": 1, ".": 2, "?": 3}, unk_token="?")
     )
@@ -121,7 +126,35 @@ def test_a_tokenizer_is_used_as_it_is(path: Path, tmp_path: Path) -> None:
         Documents(str(path), vocabulary=4, **settings).stream("train", 1, 0)
 
 
+def test_a_run_goes_on_where_its_file_and_its_tokenizer_have_moved(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    (before / "some.jsonl").write_text(json.dumps({"text": "the café " * 100}))
+    size = byte_level_tokenizer(before / "tokenizer.json")
+
+    def experiment(folder: Path, steps: int) -> Experiment:
+        path, tokenizer = str(folder / "some.jsonl"), str(folder / "tokenizer.json")
+        task = Documents(path, tokenizer=tokenizer, vocabulary=size)
+        schedule = OptimizerConfig(rate=1e-2)  # does not depend on the number of steps
+        return small_experiment(task, steps=steps, optimizer=schedule)
+
+    train(experiment(before, 2), tmp_path / "run", progress=False)
+    before.rename(after)
+    train(experiment(after, 3), tmp_path / "run", resume=True, progress=False)
+    (after / "tokenizer.json").write_text(_swapped(after / "tokenizer.json"))
+    with pytest.raises(ValueError, match="has changed since the checkpoint was saved"):
+        train(experiment(after, 4), tmp_path / "run", resume=True, progress=False)
+
+
+def _swapped(path: Path) -> str:
+    """A tokenizer in which two letters have each other's tokens."""
+    saved = json.loads(path.read_text())
+    words = saved["model"]["vocab"]
+    words["t"], words["c"] = words["c"], words["t"]
+    return json.dumps(saved)
+
+
 def test_a_missing_package_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ValueError, match=r"needs the package tokenizers: pip install"):
         Documents(str(path), tokenizer=str(path), vocabulary=4).stream("train", 1, 0)
