@@ -12,14 +12,16 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from expire_span.tasks import PG19, Documents, Enwik8, Instruction, Task, Text, WikiText
-from expire_span.tasks import pg19 as pg19_files
-from expire_span.tasks import wikitext as wikitext_files
 from expire_span.tasks.documents import load_tokenizer
+from expire_span.tasks.files import VOCABULARY_FILE
+from expire_span.tasks.wikitext import END_OF_LINE, UNKNOWN
+from expire_span.training.release import read_spelling
 
 Tokens = NDArray[np.int64]
 
@@ -271,8 +273,8 @@ class Places:
         return range(first, last)
 
 
-def codec_of(task: Task) -> Codec:
-    """What a model of this task reads."""
+def codec_of(task: Task, folder: Path) -> Codec:
+    """What a model of this task reads; its vocabulary may lie in its folder, if it is released."""
     match task:
         case Text():
             return ByteCodec()
@@ -283,14 +285,23 @@ def codec_of(task: Task) -> Codec:
                 return ByteCodec()
             return TokenizerCodec(task.tokenizer, task.vocabulary)
         case PG19():
-            folder = pg19_files.prepared(task.path, task.vocabulary)
-            return CharacterCodec(json.loads((folder / "vocabulary.json").read_text()))
+            return CharacterCodec(_vocabulary(task, folder))
         case WikiText():
-            folder = wikitext_files.prepared(task.path, task.vocabulary)
-            words = json.loads((folder / "vocabulary.json").read_text())
-            return WordCodec(words, wikitext_files.END_OF_LINE, wikitext_files.UNKNOWN)
+            return WordCodec(_vocabulary(task, folder), END_OF_LINE, UNKNOWN)
         case Instruction():
-            words = task.tongue().words
+            known = task.text == "built-in"
+            words = task.tongue().words if known else _vocabulary(task, folder)
             return WordCodec(words, unknown=words[0])
         case _:
             return NumberCodec(task.vocab)
+
+
+def _vocabulary(task: Task, folder: Path) -> Any:
+    """Characters as one string, or a list of words."""
+    try:
+        return json.loads(read_spelling(folder, task)[VOCABULARY_FILE])
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{error} Or look at a release of it, made where the data are: that can read a text "
+            "without them."
+        ) from error

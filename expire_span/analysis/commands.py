@@ -275,7 +275,7 @@ def inspect(
 
 
 def release(run: Run, out: Path) -> None:
-    """Keep a run's model for others to look at: its settings and its weights as safetensors.
+    """Keep a run's model for others to look at: settings, weights as safetensors, vocabulary.
 
     Args:
         run: folder that `train` wrote.

@@ -11,7 +11,7 @@ Shapes: N tokens of the file, D documents.
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from tqdm import tqdm
 from expire_span.tasks.base import BitsPerByte, Perplexity, Task
 from expire_span.tasks.checks import require_at_least, require_shares
 from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file, split_edges
-from expire_span.tasks.files import made_once
+from expire_span.tasks.files import TOKENIZER_FILE, made_once
 from expire_span.tasks.stream import Split, split_number
 
 if TYPE_CHECKING:
@@ -84,6 +84,17 @@ class Documents(Task):
     def files(self) -> tuple[Path, ...]:
         """The tokens, as they were prepared."""
         return (self._prepared() / TOKENS,)
+
+    def spelling(self) -> dict[str, bytes]:
+        """The tokenizer, if there is one."""
+        if not self.tokenizer:
+            return {}
+        return {TOKENIZER_FILE: map_file(self.tokenizer).tobytes()}
+
+    def with_spelling(self, folder: Path) -> "Documents":
+        """The same task with the tokenizer that a release brought along, if it did."""
+        kept = folder / TOKENIZER_FILE
+        return replace(self, tokenizer=str(kept)) if self.tokenizer and kept.exists() else self
 
     def score(self) -> BitsPerByte | Perplexity:
         """Bits per byte, or the perplexity of a token."""

@@ -1,11 +1,13 @@
-"""A trained model for others to look at: a folder with its settings and its weights, no more.
+"""A trained model for others to look at: a folder with what is needed for it, no more.
 
 experiment.json        every setting
 model.safetensors      the weights, and the step at which they were saved
+vocabulary.json, or tokenizer.json: what tokens stand for, if only the data say it
 
 Whatever loads the model of a run loads a released one as well.
 """
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +17,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from expire_span.tasks import Task
+from expire_span.tasks.files import TOKENIZER_FILE, VOCABULARY_FILE
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.disk import flush, make_folder, write_text, writing
+from expire_span.training.records import load_experiment
 
 EXPERIMENT_FILE, CHECKPOINTS, WEIGHTS_FILE = "experiment.json", "checkpoints", "model.safetensors"
 STEP, UNFINISHED = "step", ".unfinished"
@@ -57,9 +62,29 @@ def release(run: Path, out: Path) -> None:
     if not (run / EXPERIMENT_FILE).exists():
         raise ValueError(f"{run} is not a run: it has no {EXPERIMENT_FILE}.")
     weights, step = read_weights(run)
+    spelling = read_spelling(run)
     with writing(f"The release in {out}"), _filling(out) as unfinished:
         _write_weights(weights, step, unfinished / WEIGHTS_FILE)
         write_text(unfinished / EXPERIMENT_FILE, (run / EXPERIMENT_FILE).read_text())
+        for name, contents in spelling.items():
+            (unfinished / name).write_bytes(contents)
+            flush(unfinished / name)
+
+
+def read_spelling(folder: Path, task: Task | None = None) -> dict[str, bytes]:
+    """Files that say what the tokens of a model stand for: a release's own, else of its data.
+
+    Args:
+        folder: a run or a release.
+        task: what it learned, if its data are no longer where they lay in training.
+    """
+    names = (VOCABULARY_FILE, TOKENIZER_FILE)
+    kept = {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
+    if kept:
+        return kept
+    if task is None and "task" in json.loads((folder / EXPERIMENT_FILE).read_text()):
+        task = load_experiment(folder / EXPERIMENT_FILE).task
+    return {} if task is None else task.spelling()  # agents see worlds, whose words are known
 
 
 def _check_out(out: Path) -> None:

@@ -300,7 +300,7 @@ def test_one_run_that_failed_or_was_killed_does_not_spoil_the_others(run, tmp_pa
         (["spans", "RUN", "--text", "TEXT", "--length", "0"], "length must be at least 1"),
         (["layers", "RUN", "--episodes", "0"], "episodes must be at least 1"),
         (["layers", "EXAMPLE"], "There is no file enwik8: check the path"),
-        (["layers", "EXAMPLE"], "Or give another text with --text."),
+        (["layers", "EXAMPLE"], "or give another text with --text."),
         (["memory"], "Which runs are to be compared?"),
     ],
 )

@@ -68,18 +68,18 @@ def test_what_has_no_token_is_refused():
         WordCodec(["rose"]).encode("rose tulip")
 
 
-def test_enwik8_has_as_many_bytes_as_its_task_says():
+def test_enwik8_has_as_many_bytes_as_its_task_says(tmp_path):
     assert len(set(ENWIK8_BYTES)) == len(ENWIK8_BYTES) == Enwik8().vocab
-    assert codec_of(Enwik8()).encode("\t").tolist() == [0]
+    assert codec_of(Enwik8(), tmp_path).encode("\t").tolist() == [0]
 
 
 def test_tasks_have_their_codecs(tmp_path):
-    assert codec_of(Text("any")).unit == "byte"
-    assert codec_of(Documents("any.jsonl")).unit == "byte"
-    assert codec_of(Recall()).pieces([1, 2]) == ["1 ", "2 "]
+    assert codec_of(Text("any"), tmp_path).unit == "byte"
+    assert codec_of(Documents("any.jsonl"), tmp_path).unit == "byte"
+    assert codec_of(Recall(), tmp_path).pieces([1, 2]) == ["1 ", "2 "]
     stories = Instruction(distance=10)
     tokens = stories.stream("valid", 1, 0).read(200).inputs[0].tolist()
-    codec = codec_of(stories)
+    codec = codec_of(stories, tmp_path)
     story = "".join(codec.pieces(tokens))
     assert codec.encode(story).tolist() == tokens
     assert codec.encode("a word_that_is_in_no_story").tolist()[1] == 0
@@ -93,7 +93,7 @@ def test_a_tokenizer_speaks_for_itself(tmp_path):
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     path = tmp_path / "tokenizer.json"
     tokenizer.save(str(path))
-    codec = codec_of(Documents("any.jsonl", tokenizer=str(path), vocabulary=3))
+    codec = codec_of(Documents("any.jsonl", tokenizer=str(path), vocabulary=3), tmp_path)
     assert codec.encode("a rose").tolist() == [1, 2]
     assert "".join(codec.pieces([1, 2])) == "a rose"
     spell = codec.speller()
@@ -132,13 +132,13 @@ def test_a_tokenizer_that_cannot_be_had_is_a_sentence(tmp_path, monkeypatch):
     path = tmp_path / "tokenizer.json"
     task = Documents("any.jsonl", tokenizer=str(path), vocabulary=10)
     with pytest.raises(FileNotFoundError, match=r"There is no file .*tokenizer\.json: check"):
-        codec_of(task)
+        codec_of(task, tmp_path)
     byte_level_tokenizer(path)
     with pytest.raises(ValueError, match=r"has 262 tokens, but vocabulary is 10"):
-        codec_of(task)
+        codec_of(task, tmp_path)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ValueError, match="needs the package tokenizers: pip install"):
-        codec_of(task)
+        codec_of(task, tmp_path)
 
 
 @given(st.text(max_size=20), st.text(min_size=1, max_size=5), st.text(max_size=20))
