@@ -167,6 +167,7 @@ def _text_of(entry: dict[str, str], field: str) -> str:
     text = entry[field]
     if not isinstance(text, str):
         raise TypeError(f"it is {type(text).__name__}")
+    text.encode("utf-8")  # JSON can spell half a character, such as \ud83d, which is no text
     return text
 
 
