@@ -298,6 +298,7 @@ def test_one_run_that_failed_or_was_killed_does_not_spoil_the_others(run, tmp_pa
         (["spans", "RUN", "--text", "TEXT", "--replace", "x"], "written old=new"),
         (["cut", "nowhere", "--text", "TEXT"], "is not a run"),
         (["spans", "RUN", "--text", "TEXT", "--length", "0"], "length must be at least 1"),
+        (["layers", "RUN", "--text", "TEXT", "--drawn", "0"], "drawn must be at least 1, but is 0"),
         (["layers", "RUN", "--episodes", "0"], "episodes must be at least 1"),
         (["layers", "EXAMPLE"], "There is no file enwik8: check the path"),
         (["layers", "EXAMPLE"], "or give another text with --text."),
@@ -311,6 +312,21 @@ def test_mistakes_end_in_one_sentence(arguments, sentence, run, tmp_path, capsys
         main(["analyse", *(known.get(word, word) for word in arguments)])
     assert stop.value.code == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_report_that_would_be_cut_short_is_refused(run, tmp_path, capsys):
+    out = tmp_path / "report.html"
+    with pytest.raises(SystemExit):
+        main(["inspect", str(run / "expiring"), "--out", str(out), "--length", "500000"])
+    assert "length must be at most 200000" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_the_first_word_is_drawn_however_long_it_is(tmp_path):
+    train(small_experiment(Recall(period=16), steps=1), tmp_path / "run", progress=False)
+    options = ["--split", "valid", "--length", "32", "--drawn", "1", "--out", str(tmp_path)]
+    main(["analyse", "layers", str(tmp_path / "run"), *options])  # "3 " has two characters
+    assert (tmp_path / "layers.png").exists()
 
 
 def test_a_release_is_the_same_model(run, tmp_path, capsys):
