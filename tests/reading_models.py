@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from expire_span import ExpireSpan
 from expire_span.analysis.codec import ByteCodec
@@ -28,3 +29,18 @@ def text_of_some_length(folder: Path) -> Path:
     line = "The '''café''' of [[Humpty Dumpty]] opened in 1869.\n== Menu ==\n* tea & cake\n"
     path.write_text(line * 6, encoding="utf-8")
     return path
+
+
+def byte_level_tokenizer(path: Path) -> int:
+    """Write a tokenizer of bytes and a few words; gives the number of its tokens.
+
+    Bytes are written as letters: é is Ã©, a space Ġ. One token ends in the middle of a character.
+    """
+    merges = [("Ġ", "t"), ("h", "e"), ("Ġt", "he"), ("f", "Ã"), ("Ġ", "E"), ("ĠE", "g")]
+    words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *("".join(pair) for pair in merges)]
+    vocabulary = {word: token for token, word in enumerate(words)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path))
+    return len(words)

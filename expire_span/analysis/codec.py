@@ -12,15 +12,21 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from expire_span.tasks import PG19, Documents, Enwik8, Instruction, Task, Text, WikiText
-from expire_span.tasks import pg19 as pg19_files
-from expire_span.tasks import wikitext as wikitext_files
+from expire_span.tasks.documents import load_tokenizer
+from expire_span.tasks.files import VOCABULARY_FILE
+from expire_span.tasks.wikitext import END_OF_LINE, UNKNOWN
+from expire_span.training.release import read_spelling
 
 Tokens = NDArray[np.int64]
+
+BROKEN = "�"
+MOST_HELD = 64  # tokens; a character has at most 4 bytes, but many may follow that are broken
 
 # The byte values that occur in enwik8, whose checksum is in `tasks/enwik8.py`.
 ENWIK8_BYTES = (
@@ -174,12 +180,15 @@ class NumberCodec(Codec):
 
 
 class TokenizerCodec(Codec):
-    """The tokens of a Hugging Face tokenizer."""
+    """The tokens of a Hugging Face tokenizer.
 
-    def __init__(self, path: str):
-        from tokenizers import Tokenizer
+    Args:
+        path: its tokenizer.json.
+        vocabulary: most tokens that it may have.
+    """
 
-        self._tokenizer = Tokenizer.from_file(str(Path(path).expanduser()))
+    def __init__(self, path: str | Path, vocabulary: int):
+        self._tokenizer = load_tokenizer(path, vocabulary)
 
     def encode(self, text: str) -> Tokens:
         """As in training: no special tokens."""
@@ -187,24 +196,53 @@ class TokenizerCodec(Codec):
         return np.array(ids, dtype=np.int64)
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """What each token adds to the text so far."""
-        return [self._piece(tokens[max(n - 1, 0) : n + 1]) for n in range(len(tokens))]
+        """What each token adds to the text so far; a character stands where it is whole."""
+        spelling = Spelling(self._decode)
+        found = [spelling.add(token) for token in tokens]
+        return [*found[:-1], found[-1] + spelling.rest()] if found else []
 
     def speller(self) -> Callable[[int], str]:
-        """What each token adds to the one before it."""
-        pair: list[int] = []
+        """What each token adds; a character comes when it is whole."""
+        return Spelling(self._decode).add
 
-        def spell(token: int) -> str:
-            pair[:] = [*pair[-1:], token]
-            return self._piece(pair)
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=False)
 
-        return spell
 
-    def _piece(self, pair: Sequence[int]) -> str:
-        """The text of the last of two tokens; some have a space in front only after another."""
-        together = self._tokenizer.decode(list(pair), skip_special_tokens=False)
-        before = self._tokenizer.decode(list(pair[:-1]), skip_special_tokens=False)
-        return together.removeprefix(before)
+class Spelling:
+    """What each token adds to the text of those before it.
+
+    Tokens are decoded together with a few before them, for some have a space in front only after
+    another. Where they end within a character, the tokenizer writes �; that is held back until the
+    character is whole. A � that stays one, for it stands in the text, is held back as well, until
+    something else follows or the tokens are too many for one character.
+
+    Args:
+        decode: the text of tokens.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]):
+        self._decode = decode
+        self._tokens: list[int] = []  # those spelled last, then those held back
+        self._spelled = 0  # how many of them are spelled
+        self._given = 0  # characters of their text that have been given
+
+    def add(self, token: int) -> str:
+        """The text that is whole by this token, and was not before."""
+        self._tokens.append(token)
+        text = self._decode(self._tokens)
+        unfinished = text.endswith(BROKEN)
+        if unfinished and len(self._tokens) - self._spelled < MOST_HELD:
+            return ""
+        piece = text[self._given : len(text) - unfinished]
+        self._tokens = self._tokens[self._spelled :]
+        self._spelled = len(self._tokens)
+        self._given = len(self._decode(self._tokens)) - unfinished
+        return piece
+
+    def rest(self) -> str:
+        """What is still held back."""
+        return self._decode(self._tokens)[self._given :]
 
 
 class Places:
@@ -226,28 +264,44 @@ class Places:
         begin = int(self._ends.searchsorted(first, side="right"))
         while begin > 0 and not self._pieces[begin - 1]:
             begin -= 1
-        end = int(self._ends.searchsorted(last - 1, side="right")) + 1
+        end = min(int(self._ends.searchsorted(last - 1, side="right")) + 1, len(self._pieces))
         return range(begin, end if last > first else begin)
 
+    def characters(self, tokens: range) -> range:
+        """The characters of some tokens that follow one another."""
+        first, last = (int(self._ends[n - 1]) if n else 0 for n in (tokens.start, tokens.stop))
+        return range(first, last)
 
-def codec_of(task: Task) -> Codec:
-    """What a model of this task reads."""
+
+def codec_of(task: Task, folder: Path) -> Codec:
+    """What a model of this task reads; its vocabulary may lie in its folder, if it is released."""
     match task:
         case Text():
             return ByteCodec()
         case Enwik8():
             return ByteCodec(ENWIK8_BYTES)
         case Documents():
-            return TokenizerCodec(task.tokenizer) if task.tokenizer else ByteCodec()
+            if not task.tokenizer:
+                return ByteCodec()
+            return TokenizerCodec(task.tokenizer, task.vocabulary)
         case PG19():
-            folder = pg19_files.prepared(task.path, task.vocabulary)
-            return CharacterCodec(json.loads((folder / "vocabulary.json").read_text()))
+            return CharacterCodec(_vocabulary(task, folder))
         case WikiText():
-            folder = wikitext_files.prepared(task.path, task.vocabulary)
-            words = json.loads((folder / "vocabulary.json").read_text())
-            return WordCodec(words, wikitext_files.END_OF_LINE, wikitext_files.UNKNOWN)
+            return WordCodec(_vocabulary(task, folder), END_OF_LINE, UNKNOWN)
         case Instruction():
-            words = task.tongue().words
+            known = task.text == "built-in"
+            words = task.tongue().words if known else _vocabulary(task, folder)
             return WordCodec(words, unknown=words[0])
         case _:
             return NumberCodec(task.vocab)
+
+
+def _vocabulary(task: Task, folder: Path) -> Any:
+    """Characters as one string, or a list of words."""
+    try:
+        return json.loads(read_spelling(folder, task)[VOCABULARY_FILE])
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{error} Or look at a release of it, made where the data are: that can read a text "
+            "without them."
+        ) from error

@@ -18,7 +18,7 @@ from expire_span.analysis.look import Look, Source, look, record_source
 from expire_span.analysis.recording import Recording
 from expire_span.analysis.report import Report, write_report
 from expire_span.analysis.shaded import plot_texts
-from expire_span.analysis.sizes import find_runs, read_sizes
+from expire_span.analysis.sizes import find_runs, read_sizes, why_left_out
 from expire_span.analysis.subject import Subject
 from expire_span.analysis.tables import write_csv, write_records
 from expire_span.training.release import release as keep_release
@@ -98,9 +98,11 @@ def layers(
         drawn: characters of them to draw.
         device: auto, cpu, cuda ...
     """
+    if drawn < 1:
+        raise ValueError(f"drawn must be at least 1, but is {drawn}.")
     found = look(run, source, length, device)
     pieces, recording, name = found.pieces, found.recording, found.subject.name
-    count = int(np.cumsum([len(piece) for piece in pieces]).searchsorted(drawn, side="right"))
+    count = _tokens_within(drawn, pieces)
     numbers = range(recording.about.layers)
     figure = plot_texts(
         [f"layer {n + 1}" for n in numbers],
@@ -211,7 +213,7 @@ def memory(
         performance = f"{one.metric} {one.performance:.4g}"
         print(f"{one.run:{width}}  {one.policy:12}  live {one.live:8.1f}  {performance}")
     if others:
-        print("Left out, for they have no evaluation yet: " + ", ".join(map(str, others)))
+        print("Left out: " + ", ".join(map(why_left_out, others)))
     _say(written)
 
 
@@ -266,16 +268,21 @@ def inspect(
         source: what is read.
         out: the file to write.
         replace: another version of the text, old=new; may be given several times.
-        length: characters to read.
+        length: characters to read, at most 200,000.
         device: auto, cpu, cuda ...
     """
-    found = look(run, source, min(length, LONGEST_REPORT), device, rewritten=bool(replace))
+    if length > LONGEST_REPORT:
+        raise ValueError(
+            f"length must be at most {LONGEST_REPORT}, for a longer report is slow to open, but is "
+            f"{length}: give the part of the text to look at with --text."
+        )
+    found = look(run, source, length, device, rewritten=bool(replace))
     report = Report(found.subject, found.recording, _versions(found, replace))
     _say([write_report(report, out)])
 
 
 def release(run: Run, out: Path) -> None:
-    """Keep a run's model for others to look at: its settings and its weights as safetensors.
+    """Keep a run's model for others to look at: settings, weights as safetensors, vocabulary.
 
     Args:
         run: folder that `train` wrote.
@@ -305,6 +312,12 @@ def _chosen(recording: Recording, layer: int | None) -> list[int]:
     if not 1 <= layer <= count:
         raise ValueError(f"Layers are numbered 1 to {count}, but {layer} was asked for.")
     return [layer - 1]
+
+
+def _tokens_within(characters: int, pieces: Sequence[str]) -> int:
+    """How many tokens are drawn: as many as have so few characters, but always the first."""
+    ends = np.cumsum([len(piece) for piece in pieces])
+    return max(int(ends.searchsorted(characters, side="right")), 1)
 
 
 def _layers_named(layer: int | None) -> str:

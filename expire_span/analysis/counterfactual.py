@@ -7,6 +7,7 @@ Shapes: T tokens of the first text, S tokens of the second, P passages.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,12 +96,9 @@ def counterfactual(
     after = record_tokens(subject.model, codec.encode(changed), name=subject.name)
     places = [Places(codec.pieces(r.tokens[0].tolist())) for r in (before, after)]
     old, new = len(replacement.old), len(replacement.new)
+    begins = [(begin, begin + n * (new - old)) for n, begin in enumerate(found)]
     passages = [
-        Passage(
-            places[0].tokens(begin, begin + old),
-            places[1].tokens(begin + n * (new - old), begin + n * (new - old) + new),
-        )
-        for n, begin in enumerate(found)
+        _passage(places, [range(one, one + old), range(two, two + new)]) for one, two in begins
     ]
     made = Counterfactual(replacement, before, after, tuple(passages))
     one, two = made.same()
@@ -110,6 +108,29 @@ def counterfactual(
             "words."
         )
     return made
+
+
+def _passage(places: Sequence[Places], written: Sequence[range]) -> Passage:
+    """The tokens of a passage in both texts, given its characters in both.
+
+    If its first or last token in one text has characters around it as well, such as the space in
+    front of a word, then these belong to the passage in the other text, too.
+    """
+    before = after = 0  # characters around it
+    while True:
+        tokens = [
+            place.tokens(max(one.start - before, 0), one.stop + after)
+            for place, one in zip(places, written, strict=True)
+        ]
+        covered = [place.characters(one) for place, one in zip(places, tokens, strict=True)]
+        pairs = list(zip(written, covered, strict=True))
+        wider = (
+            max(before, *(one.start - whole.start for one, whole in pairs)),
+            max(after, *(whole.stop - one.stop for one, whole in pairs)),
+        )
+        if wider == (before, after):
+            return Passage(*tokens)
+        before, after = wider
 
 
 def _means(recording: Recording, places: list[int]) -> NDArray[np.float64]:

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
+from math import isnan, log, nan
 from pathlib import Path
+from statistics import fmean
 
 import matplotlib
 
@@ -77,11 +78,11 @@ def draw_memory(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
 
 
 def draw_stream(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
-    """Bits along the text, averaged over a few blocks."""
+    """Bits along the text, averaged over a few blocks; a gap where none of them is scored."""
     for number, outcome in enumerate(outcomes):
         curve = outcome.curve
         means = [
-            sum(curve[first : first + SMOOTH]) / len(curve[first : first + SMOOTH]) / log(2)
+            _mean_scored(curve[first : first + SMOOTH]) / log(2)
             for first in range(0, len(curve), SMOOTH)
         ]
         places = [100 * place * SMOOTH / max(len(curve), 1) for place in range(len(means))]
@@ -90,6 +91,12 @@ def draw_stream(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
     axes.set_xlabel("place in the validation text, %")
     axes.set_ylabel(heading)
     axes.legend(frameon=False)
+
+
+def _mean_scored(losses: Sequence[float]) -> float:
+    """The mean of the losses that are there; NaN, which is not drawn, if there is none."""
+    found = [loss for loss in losses if not isnan(loss)]
+    return fmean(found) if found else nan
 
 
 def draw_training(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:

@@ -28,6 +28,8 @@ class Source:
     """File to read; the run's own data if left out. An agent plays instead."""
     split: Split = "test"
     """Which part of the run's own data."""
+    data: str | None = None
+    """Where the run's own data lie, if not where they lay in training."""
     episodes: int = 16
     """Episodes that an agent plays; the longest of the best is shown."""
     seed: int = 0
@@ -91,7 +93,7 @@ def look(
     if is_agent(run):
         played = _play(run, source, device)
         return Look(played.player, played.record_best, played.record_best(), played)
-    reader = open_reader(run, device)
+    reader = open_reader(run, device, source.data)
     if source.text is not None:
         return look_at_text(reader, read_text(source.text, length))
     blocks = -(-length // reader.model.config.block)
@@ -115,7 +117,7 @@ def record_source(
         recording = played.record(folder)
         played.player.codec.write(folder / MOMENTS_FILE)
         return played.player, recording
-    reader = open_reader(run, device)
+    reader = open_reader(run, device, source.data)
     if source.text is None:
         return reader, record_split(reader, source.split, blocks, folder)
     length = None if blocks is None else blocks * reader.model.config.block
@@ -171,7 +173,9 @@ def record_split(
             progress=True,
         )
     except FileNotFoundError as error:
-        raise ValueError(f"{error} Or give another text with --text.") from error
+        raise ValueError(
+            f"{error} Say with --data where it lies, or give another text with --text."
+        ) from error
 
 
 def _kinds(
@@ -185,6 +189,6 @@ def _kinds(
 
 
 def _play(run: Path, source: Source, device: str) -> Played:
-    if source.text is not None:
-        raise ValueError("An agent sees a world and reads no text: leave out --text.")
+    if source.text is not None or source.data is not None:
+        raise ValueError("An agent sees a world and reads no text: leave out --text and --data.")
     return play(run, rows=source.episodes, seed=source.seed, device=device)

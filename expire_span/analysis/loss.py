@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from expire_span.analysis.recording import read_block
 from expire_span.model.transformer import Transformer
 from expire_span.tasks import Split, Task
-from expire_span.training.evaluation import autocast
+from expire_span.training.evaluation import count_blocks, evaluating
 
 
-@torch.no_grad()
 def loss_along(
     model: Transformer,
     task: Task,
@@ -23,9 +23,11 @@ def loss_along(
     precision: str = "auto",
     progress: bool = False,
 ) -> list[float]:
-    """Mean loss of each block in nats, in the order of the text.
+    """Mean loss of each block in nats, in the order of the text; NaN where nothing is scored.
 
-    Rows of a corpus begin evenly spaced over it, so one row after another is the whole text.
+    Rows of a corpus begin evenly spaced over it, so one row after another is the whole text. The
+    longest of them decides about the number of blocks, of which the last of a shorter row may have
+    nothing left to predict.
 
     Args:
         model: put into evaluation mode meanwhile.
@@ -39,20 +41,15 @@ def loss_along(
     stream = task.stream(split, batch, seed=0)
     if stream.length is None:
         raise ValueError("This stream never ends: only a text that does has places to compare.")
-    device, block = model.positions.device, model.config.block
-    whole = -(-stream.length // block)
-    total = whole if blocks is None else min(blocks, whole)
-    memory, head = model.start(batch), model.sequence_head()
-    was_training = model.training
-    model.eval()
+    total = count_blocks(stream, model.config.block, blocks)
+    memory = model.start(batch)
     found: list[Tensor] = []
-    for _ in tqdm(range(total), desc=f"loss along {split}", disable=not progress, leave=False):
-        read = stream.read(block).to(device)
-        with autocast(device, precision):
-            step = model(read.inputs, memory, starts=read.starts)
-            nll = head.nll(step.hidden, read.targets)
-        memory = step.memory
-        count = read.scored.sum(dim=1).clamp(min=1)
-        found.append(nll.masked_fill(~read.scored, 0).sum(dim=1) / count)
-    model.train(was_training)
+    bar = tqdm(range(total), desc=f"loss along {split}", disable=not progress, leave=False)
+    with bar, evaluating(model):
+        for _ in bar:
+            read = stream.read(model.config.block)
+            step, nll = read_block(model, read, memory, precision=precision)
+            memory = step.memory
+            scored = read.scored.to(nll.device)
+            found.append(nll.masked_fill(~scored, 0).sum(dim=1) / scored.sum(dim=1))
     return torch.stack(found, dim=1).flatten().tolist()

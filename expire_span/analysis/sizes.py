@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from expire_span.training.folder import RESULT_FILE
-from expire_span.training.log import METRICS_FILE
+from expire_span.training.log import METRICS_FILE, read_lines
 from expire_span.training.release import EXPERIMENT_FILE as SETTINGS
 from expire_span.training.release import WEIGHTS_FILE
 
 KNOWN_METRICS = ("bpb", "bpc", "perplexity", "accuracy", "error", "success", "reward", "return")
+FAILED, VALID = "failed", "valid/"
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,10 @@ class Size:
 
 
 def find_runs(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """The runs among these folders and all below them: those with an evaluation, and others."""
+    """The runs among these folders and all below them: those with an evaluation, and others.
+
+    A run that failed, such as for want of memory, says so instead of how well it does.
+    """
     if not paths:
         raise ValueError("Which runs are to be compared? Give their folders, or one above them.")
     every = dict.fromkeys(
@@ -58,9 +62,10 @@ def read_sizes(runs: Sequence[Path], metric: str | None = None) -> list[Size]:
 def read_size(run: Path, metric: str | None = None) -> Size:
     """What a run says of itself; of its metrics the first known one, if none is named."""
     settings = json.loads((run / SETTINGS).read_text())
-    if (run / RESULT_FILE).exists():
+    result = _result(run)
+    if result is not None:
         split = "test" if "task" in settings else "episodes"  # agents are judged on these
-        found = json.loads((run / RESULT_FILE).read_text())
+        found = result
     else:
         split, found = "valid", _last_evaluation(run)
     chosen = metric or next((name for name in KNOWN_METRICS if name in found), None)
@@ -69,6 +74,11 @@ def read_size(run: Path, metric: str | None = None) -> Size:
         raise ValueError(f"{run} has no {metric or 'metric that is known'}: choose from {names}.")
     policy = settings["model"]["memory"]["kind"]
     return Size(run.name, policy, found["live"], chosen, found[chosen], split)
+
+
+def why_left_out(run: Path) -> str:
+    """What there is to say of a run that cannot be drawn."""
+    return f"{run} ({(_result(run) or {}).get(FAILED, 'no evaluation yet')})"
 
 
 def _short_names(runs: Sequence[Path]) -> list[str]:
@@ -86,19 +96,20 @@ def _is_run(settings: Path) -> bool:
 
 
 def _judged(run: Path) -> bool:
-    return (run / RESULT_FILE).exists() or bool(_last_evaluation(run))
+    result = _result(run)
+    return bool(_last_evaluation(run)) if result is None else FAILED not in result
+
+
+def _result(run: Path) -> dict[str, Any] | None:
+    """How a run was judged in the end, if it was."""
+    path = run / RESULT_FILE
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def _last_evaluation(run: Path) -> dict[str, Any]:
     """Metrics of the last evaluation, without the name of the split."""
-    path = run / METRICS_FILE
-    lines = path.read_text().splitlines() if path.exists() else []
-    for line in reversed(lines):
-        found = {
-            name.removeprefix("valid/"): value
-            for name, value in json.loads(line).items()
-            if name.startswith("valid/")
-        }
+    for line in reversed(read_lines(run / METRICS_FILE)):
+        found = {n.removeprefix(VALID): v for n, v in line.items() if n.startswith(VALID)}
         if found:
             return found
     return {}

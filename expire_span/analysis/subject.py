@@ -1,6 +1,6 @@
 """What is looked at: a trained model, what it reads, and its name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from expire_span.agent.run import is_agent
@@ -26,12 +26,14 @@ class Reader(Subject):
     experiment: Experiment
 
 
-def open_reader(folder: Path, device: str = "cpu") -> Reader:
-    """The model of a run or of a release."""
+def open_reader(folder: Path, device: str = "cpu", data: str | None = None) -> Reader:
+    """The model of a run or of a release; its data may lie elsewhere than in training."""
     if is_agent(folder):
         raise ValueError(
             f"{folder} holds an agent, which sees a world and reads no text: look at its episodes "
             "with watch, inspect or analyse."
         )
     experiment, model, _ = load_run(folder, device)
-    return Reader(folder.resolve().name, model, codec_of(experiment.task), experiment)
+    if data is not None:
+        experiment = replace(experiment, task=experiment.task.with_data(data))
+    return Reader(folder.resolve().name, model, codec_of(experiment.task, folder), experiment)

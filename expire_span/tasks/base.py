@@ -263,6 +263,10 @@ class Task(ABC):
         """The files that the data is read from; none for made-up data."""
         return ()
 
+    def spelling(self) -> dict[str, bytes]:
+        """Files that say what tokens stand for, by name, if the settings alone do not."""
+        return {}
+
     def has_data(self) -> bool:
         """Whether its data lie in files, by a setting `path`, rather than being made up."""
         return hasattr(self, "path")

@@ -11,8 +11,9 @@ Shapes: N tokens of the file, D documents.
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tqdm import tqdm
@@ -20,8 +21,11 @@ from tqdm import tqdm
 from expire_span.checks import require_at_least, require_shares
 from expire_span.tasks.base import BitsPerByte, Perplexity, Task
 from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file, split_edges
-from expire_span.tasks.files import made_once
+from expire_span.tasks.files import TOKENIZER_FILE, made_once
 from expire_span.tasks.stream import Split, split_number
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 BYTES = 256
 TOKENS, BEGINS = "tokens", "begins.npy"
@@ -81,6 +85,17 @@ class Documents(Task):
         """The tokens, as they were prepared."""
         return (self._prepared() / TOKENS,)
 
+    def spelling(self) -> dict[str, bytes]:
+        """The tokenizer, if there is one."""
+        if not self.tokenizer:
+            return {}
+        return {TOKENIZER_FILE: map_file(self.tokenizer).tobytes()}
+
+    def with_spelling(self, folder: Path) -> "Documents":
+        """The same task with the tokenizer that a release brought along, if it did."""
+        kept = folder / TOKENIZER_FILE
+        return replace(self, tokenizer=str(kept)) if self.tokenizer and kept.exists() else self
+
     def score(self) -> BitsPerByte | Perplexity:
         """Bits per byte, or the perplexity of a token."""
         return Perplexity() if self.tokenizer else BitsPerByte()
@@ -92,13 +107,19 @@ class Documents(Task):
         made_of = [path, Path(self.tokenizer).expanduser()] if self.tokenizer else [path]
 
         def prepare(folder: Path) -> None:
-            encode = load_tokenizer(self.tokenizer, self.vocabulary) if self.tokenizer else _bytes
-            begins = _encode(read_texts(path, self.field), encode, folder / TOKENS)
+            begins = _encode(read_texts(path, self.field), self._encoder(), folder / TOKENS)
             if not begins:
                 raise ValueError(f"There is no text in {path}: give a file with some.")
             np.save(folder / BEGINS, np.array(begins, dtype=np.int64))
 
         return made_once("documents", made_of, prepare, f"{self.field} {self.vocabulary}")
+
+    def _encoder(self) -> Encode:
+        """What turns a text into tokens."""
+        if not self.tokenizer:
+            return _bytes
+        tokenizer = load_tokenizer(self.tokenizer, self.vocabulary)
+        return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def read_texts(path: Path, field: str) -> Iterator[tuple[str, bool]]:
@@ -121,8 +142,8 @@ def read_texts(path: Path, field: str) -> Iterator[tuple[str, bool]]:
                 ) from error
 
 
-def load_tokenizer(path: str, vocabulary: int) -> Encode:
-    """What turns a text into the tokens of a tokenizer.json."""
+def load_tokenizer(path: str | Path, vocabulary: int) -> "Tokenizer":
+    """The tokenizer of a tokenizer.json, which may have so many tokens."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -139,13 +160,14 @@ def load_tokenizer(path: str, vocabulary: int) -> Encode:
             f"The tokenizer {path} has {tokenizer.get_vocab_size()} tokens, but vocabulary is "
             f"{vocabulary}: set it to that number."
         )
-    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+    return tokenizer
 
 
 def _text_of(entry: dict[str, str], field: str) -> str:
     text = entry[field]
     if not isinstance(text, str):
         raise TypeError(f"it is {type(text).__name__}")
+    text.encode("utf-8")  # JSON can spell half a character, such as \ud83d, which is no text
     return text
 
 

@@ -24,6 +24,7 @@ from expire_span.locks import claim
 
 ARCHIVES = (".zip", ".tar", ".tar.xz", ".tar.gz", ".tgz", ".tar.bz2")
 LISTING = "made.json"
+VOCABULARY_FILE, TOKENIZER_FILE = "vocabulary.json", "tokenizer.json"
 PACKED = (*ARCHIVES, ".xz")
 BROKEN = (
     EOFError,
@@ -57,10 +58,11 @@ class Source:
         if path and place.is_dir():  # perhaps the folder itself is the data set
             return place
         names = ", ".join(self.names)
+        variable = "" if path else ", or by EXPIRE_SPAN_DATA"
         raise FileNotFoundError(
             f"There is no {self.name} in {place} (looked for {names}, packed or not): "
-            f"{self.advice}, then name its place by --data (--task.path in `train`) or "
-            "EXPIRE_SPAN_DATA."
+            f"{self.advice}, then put it there, or name its place by --data where that is an "
+            f"option (--task.path in `train`){variable}."
         )
 
     def broken(self, path: Path, why: str) -> ValueError:

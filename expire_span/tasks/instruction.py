@@ -19,6 +19,7 @@ single sentences of LIGHT (places, personas, objects, utterances) or of a small 
 Shapes: T words of a story
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -29,6 +30,7 @@ import numpy as np
 
 from expire_span.checks import require_at_least, require_one_of
 from expire_span.tasks.base import ExactMatch, Task
+from expire_span.tasks.files import VOCABULARY_FILE
 from expire_span.tasks.lore import CLOSING, OPENING, Lore, Words, built_in, light
 from expire_span.tasks.stream import PieceStream, Split, Steps
 
@@ -89,6 +91,12 @@ class Instruction(Task):
     def score(self) -> ExactMatch:
         """Share of the lines that pass on an instruction right, word for word."""
         return ExactMatch(end=self.tongue().token(CLOSING))
+
+    def spelling(self) -> dict[str, bytes]:
+        """The words of LIGHT; the built-in ones are known."""
+        if self.text == "built-in":
+            return {}
+        return {VOCABULARY_FILE: json.dumps(self.tongue().words).encode()}
 
     def tongue(self) -> "Tongue":
         """Names, places and sentences as tokens."""

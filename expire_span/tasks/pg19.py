@@ -23,7 +23,7 @@ from tqdm import tqdm
 from expire_span.checks import require_at_least
 from expire_span.tasks.base import BitsPerCharacter, Task
 from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file
-from expire_span.tasks.files import Source, folder_with, made_once, unpacked
+from expire_span.tasks.files import VOCABULARY_FILE, Source, folder_with, made_once, unpacked
 from expire_span.tasks.stream import SPLITS, Split, split_number
 
 SOURCE = Source(
@@ -78,6 +78,11 @@ class PG19(Task):
         folder = prepared(self.path, self.vocabulary)
         return tuple(folder / f"{split}.tokens" for split in SPLITS)
 
+    def spelling(self) -> dict[str, bytes]:
+        """The characters."""
+        folder = prepared(self.path, self.vocabulary)
+        return {VOCABULARY_FILE: (folder / VOCABULARY_FILE).read_bytes()}
+
     def score(self) -> BitsPerCharacter:
         """Bits per character."""
         return BitsPerCharacter()
@@ -92,7 +97,7 @@ def prepared(path: str, vocabulary: int) -> Path:
 
     def prepare(folder: Path) -> None:
         codes, characters = _vocabulary(books["train"], vocabulary)
-        (folder / "vocabulary.json").write_text(json.dumps(characters))
+        (folder / VOCABULARY_FILE).write_text(json.dumps(characters))
         begins = {s: _encode(books[s], codes, folder / f"{s}.tokens") for s in SPLITS}
         (folder / "begins.json").write_text(json.dumps(begins))
 

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from expire_span.checks import require_at_least
 from expire_span.tasks.base import Perplexity, Task
 from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file
-from expire_span.tasks.files import Source, made_once, unpacked
+from expire_span.tasks.files import VOCABULARY_FILE, Source, made_once, unpacked
 from expire_span.tasks.stream import SPLITS, Split, split_number
 
 SOURCE = Source(
@@ -66,6 +66,11 @@ class WikiText(Task):
         folder = prepared(self.path, self.vocabulary)
         return tuple(folder / f"{split}.tokens" for split in SPLITS)
 
+    def spelling(self) -> dict[str, bytes]:
+        """The words."""
+        folder = prepared(self.path, self.vocabulary)
+        return {VOCABULARY_FILE: (folder / VOCABULARY_FILE).read_bytes()}
+
     def score(self) -> Perplexity:
         """Perplexity of a word."""
         return Perplexity()
@@ -78,7 +83,7 @@ def prepared(path: str, vocabulary: int) -> Path:
 
     def prepare(folder: Path) -> None:
         words = _vocabulary(files["train"], vocabulary)
-        (folder / "vocabulary.json").write_text(json.dumps(words))
+        (folder / VOCABULARY_FILE).write_text(json.dumps(words))
         tokens = {word: token for token, word in enumerate(words)}
         for split in SPLITS:
             _encode(files[split], tokens, folder / f"{split}.tokens")

@@ -149,7 +149,7 @@ class Evaluation:
             disable=not progress,
             leave=False,
         )
-        with bar, _evaluating(self.model):
+        with bar, evaluating(self.model):
             while self.done < self.total:
                 self.advance()
                 bar.update()
@@ -186,7 +186,7 @@ class Evaluation:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode, then as it was."""
     was_training = model.training
     model.eval()

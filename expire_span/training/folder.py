@@ -17,6 +17,7 @@ from typing import Any
 
 from expire_span.locks import claim
 from expire_span.model.transformer import Transformer
+from expire_span.tasks import Documents
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.disk import make_folder, reason
 from expire_span.training.distributed import Ranks, take_device
@@ -135,6 +136,8 @@ def load_run(folder: Path, device: str = "auto") -> tuple[Experiment, Transforme
     A release may not know its step: then that is None.
     """
     experiment = replace(load_experiment(folder / EXPERIMENT_FILE), device=device)
+    if isinstance(experiment.task, Documents):
+        experiment = replace(experiment, task=experiment.task.with_spelling(folder))
     model = Transformer(experiment.model)
     step = load_weights(folder, model)
     return experiment, model.to(take_device(device)).eval(), step

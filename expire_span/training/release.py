@@ -1,22 +1,30 @@
-"""A trained model for others to look at: a folder with its settings and its weights, no more.
+"""A trained model for others to look at: a folder with what is needed for it, no more.
 
 experiment.json        every setting
 model.safetensors      the weights, and the step at which they were saved
+vocabulary.json, or tokenizer.json: what tokens stand for, if only the data say it
 
 Whatever loads the model of a run loads a released one as well.
 """
 
+import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from expire_span.tasks import Task
+from expire_span.tasks.files import TOKENIZER_FILE, VOCABULARY_FILE
 from expire_span.training import checkpoint as checkpoints
+from expire_span.training.disk import flush, make_folder, write_text, writing
+from expire_span.training.records import load_experiment
 
 EXPERIMENT_FILE, CHECKPOINTS, WEIGHTS_FILE = "experiment.json", "checkpoints", "model.safetensors"
-STEP = "step"
+STEP, UNFINISHED = "step", ".unfinished"
 
 
 def load_weights(folder: Path, model: nn.Module) -> int | None:
@@ -50,15 +58,70 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], int | None]:
 
 def release(run: Path, out: Path) -> None:
     """Keep what is needed to look at a run's model, whatever kind of run it is."""
-    if (out / WEIGHTS_FILE).exists():
-        raise ValueError(f"{out} already holds a model: remove it first, or choose another folder.")
+    _check_out(out)
     if not (run / EXPERIMENT_FILE).exists():
         raise ValueError(f"{run} is not a run: it has no {EXPERIMENT_FILE}.")
     weights, step = read_weights(run)
+    spelling = read_spelling(run)
+    with writing(f"The release in {out}"), _filling(out) as unfinished:
+        _write_weights(weights, step, unfinished / WEIGHTS_FILE)
+        write_text(unfinished / EXPERIMENT_FILE, (run / EXPERIMENT_FILE).read_text())
+        for name, contents in spelling.items():
+            (unfinished / name).write_bytes(contents)
+            flush(unfinished / name)
+
+
+def read_spelling(folder: Path, task: Task | None = None) -> dict[str, bytes]:
+    """Files that say what the tokens of a model stand for: a release's own, else of its data.
+
+    Args:
+        folder: a run or a release.
+        task: what it learned, if its data are no longer where they lay in training.
+    """
+    names = (VOCABULARY_FILE, TOKENIZER_FILE)
+    kept = {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
+    if kept:
+        return kept
+    if task is None and "task" in json.loads((folder / EXPERIMENT_FILE).read_text()):
+        task = load_experiment(folder / EXPERIMENT_FILE).task
+    return {} if task is None else task.spelling()  # agents see worlds, whose words are known
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a folder in which something else would be overwritten."""
+    if (out / WEIGHTS_FILE).exists():
+        raise ValueError(f"{out} already holds a model: remove it first, or choose another folder.")
+    if (out / EXPERIMENT_FILE).exists() or (out / CHECKPOINTS).exists():
+        raise ValueError(
+            f"{out} holds a run, whose settings a release would overwrite: choose another folder."
+        )
+
+
+@contextmanager
+def _filling(out: Path) -> Iterator[Path]:
+    """A folder for files that come to stand in `out` once all of them are whole.
+
+    Weights come first: without settings beside them nobody takes them for a run.
+    """
+    unfinished = out / UNFINISHED
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a release that was killed
+    make_folder(unfinished)
+    try:
+        yield unfinished
+        for file in sorted(unfinished.iterdir(), key=lambda file: file.name != WEIGHTS_FILE):
+            file.rename(out / file.name)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    flush(out)
+
+
+def _write_weights(weights: dict[str, Tensor], step: int | None, path: Path) -> None:
     about = {} if step is None else {STEP: str(step)}
-    out.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(run / EXPERIMENT_FILE, out / EXPERIMENT_FILE)
-    save_file({name: t.contiguous() for name, t in weights.items()}, out / WEIGHTS_FILE, about)
+    try:
+        save_file({name: t.contiguous() for name, t in weights.items()}, path, about)
+    except SafetensorError as error:  # its own kind also where the disk is full
+        raise OSError(str(error)) from error
+    flush(path)
 
 
 def _read_release(path: Path) -> tuple[dict[str, Tensor], int | None]:

@@ -45,7 +45,15 @@ from expire_span.training.spans import task_share
 
 # Settings that say how a run is watched and where things are, not what its next update is. (How
 # often it is logged is not one: the penalty may wait for a logged metric.)
-FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation.", "tracker", "task.path")
+FREE_ON_RESUME = (
+    "save_every",
+    "device",
+    "compile",
+    "evaluation.",
+    "tracker",
+    "task.path",
+    "task.tokenizer",
+)
 LAYERS = 1
 """Tells the draws that leave out layers from those that shape memory."""
 MOST_REHEARSED = 6

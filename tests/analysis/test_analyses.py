@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from expire_span import FixedSpan
 from expire_span.analysis import plots
 from expire_span.analysis.along import along, spikes
 from expire_span.analysis.classes import spans_by_class, spans_by_token, token_classes
+from expire_span.analysis.codec import TokenizerCodec
 from expire_span.analysis.counterfactual import Replacement, counterfactual
 from expire_span.analysis.cut import cut_span, suffering
 from expire_span.analysis.look import Source, look, look_at_text
@@ -24,7 +27,8 @@ from expire_span.analysis.tables import write_csv
 from expire_span.cli import main
 from expire_span.tasks import Recall, Text
 from expire_span.training.loop import train
-from reading_models import reading_subject, text_of_some_length
+from policies import Case, make_model
+from reading_models import EXPIRING, byte_level_tokenizer, reading_subject, text_of_some_length
 from small_runs import small_experiment
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "enwik8-small"
@@ -63,6 +67,25 @@ def test_a_counterfactual_is_a_plain_second_run(new):
         assert bytes(new_bytes[n] for n in passage.after) == new.encode()
     if new == "Egypt":
         assert (found.change() == 0).all()
+
+
+def test_a_counterfactual_stands_beside_characters_of_several_tokens(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    codec = TokenizerCodec(path, byte_level_tokenizer(path))
+    torch.manual_seed(3)
+    model = make_model(Case(EXPIRING, 16), vocab=262, attention="auto").float()
+    subject = replace(reading_subject(), model=model, codec=codec)
+    found = look_at_text(subject, TEXT)
+    for new in ("Ägypten", "the 😀", "Egypt", ""):
+        version = counterfactual(
+            subject, "".join(found.pieces), Replacement("Egypt", new), found.recording
+        )
+        after = codec.pieces(version.after.tokens[0].tolist())
+        assert "".join(after) == TEXT.replace("Egypt", new)
+        for passage in version.passages:
+            assert "".join(after[n] for n in passage.after).strip() == new
+        one, two = version.same()
+        assert [found.pieces[n] for n in one] == [after[n] for n in two]
 
 
 def test_a_replacement_must_make_sense():
@@ -252,6 +275,21 @@ def test_sizes_are_what_runs_wrote(run):
         find_runs([run / "window" / "checkpoints"])
 
 
+def test_one_run_that_failed_or_was_killed_does_not_spoil_the_others(run, tmp_path, capsys):
+    for name in ("failed", "begun", "killed"):
+        shutil.copytree(run / "window", tmp_path / name)
+    (tmp_path / "failed" / "result.json").write_text('{"failed": "out of memory"}')
+    (tmp_path / "begun" / "metrics.jsonl").write_text('{"step": 1, "tra')
+    with (tmp_path / "killed" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "valid/bpb": 0.')
+    main(["analyse", "memory", str(tmp_path), "--out", str(tmp_path / "out")])
+    (row,) = rows_of(tmp_path / "out" / "memory.csv")
+    assert float(row["performance"]) == pytest.approx(read_size(run / "window").performance)
+    printed = capsys.readouterr().out
+    assert f"{tmp_path / 'failed'} (out of memory)" in printed
+    assert f"{tmp_path / 'begun'} (no evaluation yet)" in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -260,9 +298,10 @@ def test_sizes_are_what_runs_wrote(run):
         (["spans", "RUN", "--text", "TEXT", "--replace", "x"], "written old=new"),
         (["cut", "nowhere", "--text", "TEXT"], "is not a run"),
         (["spans", "RUN", "--text", "TEXT", "--length", "0"], "length must be at least 1"),
+        (["layers", "RUN", "--text", "TEXT", "--drawn", "0"], "drawn must be at least 1, but is 0"),
         (["layers", "RUN", "--episodes", "0"], "episodes must be at least 1"),
         (["layers", "EXAMPLE"], "There is no file enwik8: check the path"),
-        (["layers", "EXAMPLE"], "Or give another text with --text."),
+        (["layers", "EXAMPLE"], "or give another text with --text."),
         (["memory"], "Which runs are to be compared?"),
     ],
 )
@@ -273,6 +312,21 @@ def test_mistakes_end_in_one_sentence(arguments, sentence, run, tmp_path, capsys
         main(["analyse", *(known.get(word, word) for word in arguments)])
     assert stop.value.code == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_report_that_would_be_cut_short_is_refused(run, tmp_path, capsys):
+    out = tmp_path / "report.html"
+    with pytest.raises(SystemExit):
+        main(["inspect", str(run / "expiring"), "--out", str(out), "--length", "500000"])
+    assert "length must be at most 200000" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_the_first_word_is_drawn_however_long_it_is(tmp_path):
+    train(small_experiment(Recall(period=16), steps=1), tmp_path / "run", progress=False)
+    options = ["--split", "valid", "--length", "32", "--drawn", "1", "--out", str(tmp_path)]
+    main(["analyse", "layers", str(tmp_path / "run"), *options])  # "3 " has two characters
+    assert (tmp_path / "layers.png").exists()
 
 
 def test_a_release_is_the_same_model(run, tmp_path, capsys):

@@ -1,10 +1,11 @@
 """Pieces of a text joined are the text."""
 
-import json
+import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+import tokenizers
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from expire_span.analysis.codec import (
@@ -13,10 +14,12 @@ from expire_span.analysis.codec import (
     CharacterCodec,
     NumberCodec,
     Places,
+    TokenizerCodec,
     WordCodec,
     codec_of,
 )
 from expire_span.tasks import Documents, Enwik8, Instruction, Recall, Text
+from reading_models import byte_level_tokenizer
 
 CODECS = {
     "bytes": ByteCodec(),
@@ -65,18 +68,18 @@ def test_what_has_no_token_is_refused():
         WordCodec(["rose"]).encode("rose tulip")
 
 
-def test_enwik8_has_as_many_bytes_as_its_task_says():
+def test_enwik8_has_as_many_bytes_as_its_task_says(tmp_path):
     assert len(set(ENWIK8_BYTES)) == len(ENWIK8_BYTES) == Enwik8().vocab
-    assert codec_of(Enwik8()).encode("\t").tolist() == [0]
+    assert codec_of(Enwik8(), tmp_path).encode("\t").tolist() == [0]
 
 
 def test_tasks_have_their_codecs(tmp_path):
-    assert codec_of(Text("any")).unit == "byte"
-    assert codec_of(Documents("any.jsonl")).unit == "byte"
-    assert codec_of(Recall()).pieces([1, 2]) == ["1 ", "2 "]
+    assert codec_of(Text("any"), tmp_path).unit == "byte"
+    assert codec_of(Documents("any.jsonl"), tmp_path).unit == "byte"
+    assert codec_of(Recall(), tmp_path).pieces([1, 2]) == ["1 ", "2 "]
     stories = Instruction(distance=10)
     tokens = stories.stream("valid", 1, 0).read(200).inputs[0].tolist()
-    codec = codec_of(stories)
+    codec = codec_of(stories, tmp_path)
     story = "".join(codec.pieces(tokens))
     assert codec.encode(story).tolist() == tokens
     assert codec.encode("a word_that_is_in_no_story").tolist()[1] == 0
@@ -84,19 +87,58 @@ def test_tasks_have_their_codecs(tmp_path):
 
 
 def test_a_tokenizer_speaks_for_itself(tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
     vocabulary = {"[UNK]": 0, "a": 1, "rose": 2}
     model = tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]")
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     path = tmp_path / "tokenizer.json"
     tokenizer.save(str(path))
-    assert json.loads(path.read_text())
-    codec = codec_of(Documents("any.jsonl", tokenizer=str(path), vocabulary=3))
+    codec = codec_of(Documents("any.jsonl", tokenizer=str(path), vocabulary=3), tmp_path)
     assert codec.encode("a rose").tolist() == [1, 2]
     assert "".join(codec.pieces([1, 2])) == "a rose"
     spell = codec.speller()
     assert spell(1) + spell(2) == "a rose"
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    return TokenizerCodec(path, byte_level_tokenizer(path))
+
+
+def test_characters_of_several_tokens_stand_where_they_are_whole(byte_level):
+    tokens = byte_level.encode("café the 😀").tolist()
+    assert byte_level.pieces(tokens) == ["c", "a", "", "fé", " the", " ", "", "", "", "😀"]
+    assert byte_level.pieces([]) == []
+
+
+@given(st.text(st.characters(codec="utf-8") | st.sampled_from("the é😀�"), max_size=100))
+@example("�" * 100 + "é")
+def test_a_tokenizer_of_bytes_keeps_every_text(byte_level, text):
+    tokens = byte_level.encode(text).tolist()
+    assert "".join(byte_level.pieces(tokens)) == text
+    spell = byte_level.speller()
+    assert "".join(spell(token) for token in tokens) == text.rstrip("�")
+
+
+@given(st.lists(st.integers(0, 255), max_size=100))
+def test_a_tokenizer_of_bytes_has_pieces_of_any_tokens(byte_level, tokens):
+    pieces = byte_level.pieces(tokens)
+    assert len(pieces) == len(tokens)
+    assert "".join(pieces) == byte_level._tokenizer.decode(tokens)
+
+
+def test_a_tokenizer_that_cannot_be_had_is_a_sentence(tmp_path, monkeypatch):
+    path = tmp_path / "tokenizer.json"
+    task = Documents("any.jsonl", tokenizer=str(path), vocabulary=10)
+    with pytest.raises(FileNotFoundError, match=r"There is no file .*tokenizer\.json: check"):
+        codec_of(task, tmp_path)
+    byte_level_tokenizer(path)
+    with pytest.raises(ValueError, match=r"has 262 tokens, but vocabulary is 10"):
+        codec_of(task, tmp_path)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ValueError, match="needs the package tokenizers: pip install"):
+        codec_of(task, tmp_path)
 
 
 @given(st.text(max_size=20), st.text(min_size=1, max_size=5), st.text(max_size=20))

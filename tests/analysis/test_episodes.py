@@ -237,7 +237,7 @@ def test_agents_are_compared_by_memory_size(runs, tmp_path, capsys):
         assert (one.metric, one.split) == ("success", "episodes")
         assert (one.live, one.performance) == (result["live"], result["success"])
     main(["analyse", "memory", *map(str, corridors), str(begun), "--out", str(tmp_path)])
-    assert f"no evaluation yet: {begun}" in capsys.readouterr().out
+    assert f"{begun} (no evaluation yet)" in capsys.readouterr().out
     assert (tmp_path / "memory.png").stat().st_size > 5000
     portal = read_sizes([runs / "portal"])[0]
     assert (portal.run, portal.metric) == ("portal", "return")

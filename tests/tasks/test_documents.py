@@ -83,6 +83,10 @@ def test_the_metric_follows_the_tokens(path: Path) -> None:
         ('{"text": "x"}\nno json', r"Line 2 of .* is not a JSON object with a text under 'text'"),
         ('{"body": "x"}', r"Line 1 of .* is not a JSON .* \('text'\): mend or remove it"),
         ('{"text": 3}', r"Line 1 of .* is not a JSON .* \(it is int\): mend or remove it"),
+        (
+            '{"text": "x"}\n{"text": "a \\ud83d b"}',
+            r"Line 2 of .*bad\.jsonl is not a JSON .*surrogates not allowed\): mend or remove it",
+        ),
         ("[1]", r"Line 1 of .* is not a JSON object .*: mend or remove it"),
         ('{"text": ""}', r"There is no text in .*bad\.jsonl: give a file with some"),
     ],

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from agent.small_agents import tiny_experiment
 from expire_span.agent.run import load_agent, train_agent
@@ -66,6 +67,42 @@ def test_an_agent_is_released_too(tmp_path, capsys):
         assert torch.equal(tensor, agents[1][1].state_dict()[name])
     main(["evaluate", str(tmp_path / "released"), "--rows", "3", "--device", "cpu"])
     assert json.loads(capsys.readouterr().out)["episodes"] == 3
+
+
+@pytest.mark.parametrize("left", ["experiment.json", "checkpoints"])
+def test_a_release_overwrites_no_run(folders, tmp_path, left):
+    run, other = folders[0], tmp_path / "other"
+    experiment = small_experiment(Recall(period=16), steps=2)
+    train(experiment, other, progress=False)
+    for out in (other, run):
+        with pytest.raises(ValueError, match=r"holds a run, .*: choose another folder"):
+            release(run, out)
+    train(experiment, other, resume=True, progress=False)
+    half = tmp_path / "half"
+    half.mkdir()
+    shutil.move(other / left, half / left)
+    with pytest.raises(ValueError, match=r"holds a run, .*: choose another folder"):
+        release(run, half)
+
+
+def test_a_release_that_fails_leaves_nothing_and_can_be_made_again(folders, tmp_path, monkeypatch):
+    run, out = folders[0], tmp_path / "out"
+
+    def cut_off(weights, path, about):
+        path.write_bytes(b"half of it")
+        raise SafetensorError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("expire_span.training.release.save_file", cut_off)
+        with pytest.raises(OSError, match=r"The release in .* could not be written: No space"):
+            release(run, out)
+    assert list(out.iterdir()) == []
+    unfinished = out / ".unfinished"
+    unfinished.mkdir()  # and of one that was killed
+    (unfinished / WEIGHTS_FILE).write_bytes(b"half of it")
+    release(run, out)
+    assert sorted(path.name for path in out.iterdir()) == ["experiment.json", WEIGHTS_FILE]
+    assert load_run(out, "cpu")[2] == 3
 
 
 def test_what_is_no_release_is_refused(folders, tmp_path, capsys):
