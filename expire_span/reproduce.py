@@ -23,7 +23,6 @@ from expire_span.experiments import TABLES
 from expire_span.experiments.scale import Scale
 from expire_span.experiments.table import Line
 from expire_span.locks import claim
-from expire_span.model.memory import AdaptiveSpan, AnyMemory, Compressive, ExpireSpan, FixedSpan
 from expire_span.model.transformer import Transformer
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.disk import replace_text
@@ -256,19 +255,8 @@ def _gpu_is_shared(device: str) -> bool:
 
 def _oracle(experiment: Experiment) -> dict[str, float]:
     """How a perfect reader would do with as long a memory, if the task knows."""
-    found = experiment.task.oracle(_reach(experiment.model.memory))
+    found = experiment.task.oracle(experiment.model.memory.reach())
     return {} if found is None else {"oracle": found}
-
-
-def _reach(memory: AnyMemory) -> int:
-    """How many steps back a memory can reach in one layer."""
-    match memory:
-        case FixedSpan():
-            return memory.span
-        case Compressive():
-            return memory.span + memory.compressed * memory.rate
-        case ExpireSpan() | AdaptiveSpan():
-            return memory.max_span
 
 
 def _plain(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -23,7 +23,16 @@ MAY_IMPORT = {
     "training": {"checks", "locks", "tasks", "model", "model.ops", "model.memory"},
     "agent": {"chance", "checks", "worlds", "model", "model.ops", "model.memory", "training"},
     "experiments": {"tasks", "model", "model.memory", "training"},
-    "analysis": {"tasks", "worlds", "model", "model.memory", "training", "agent", "experiments"},
+    "analysis": {
+        "checks",
+        "tasks",
+        "worlds",
+        "model",
+        "model.memory",
+        "training",
+        "agent",
+        "experiments",
+    },
     "serve": {"checks", "tasks", "analysis"},
 }
 

@@ -21,6 +21,7 @@ from expire_span.analysis.shaded import plot_texts
 from expire_span.analysis.sizes import find_runs, read_sizes, why_left_out
 from expire_span.analysis.subject import Subject
 from expire_span.analysis.tables import write_csv, write_records
+from expire_span.checks import require_at_least
 from expire_span.training.release import release as keep_release
 
 Run = Annotated[Path, tyro.conf.Positional]
@@ -98,8 +99,7 @@ def layers(
         drawn: characters of them to draw.
         device: auto, cpu, cuda ...
     """
-    if drawn < 1:
-        raise ValueError(f"drawn must be at least 1, but is {drawn}.")
+    require_at_least(1, drawn=drawn)
     found = look(run, source, length, device)
     pieces, recording, name = found.pieces, found.recording, found.subject.name
     count = _tokens_within(drawn, pieces)
@@ -276,6 +276,10 @@ def inspect(
             f"length must be at most {LONGEST_REPORT}, for a longer report is slow to open, but is "
             f"{length}: give the part of the text to look at with --text."
         )
+    if out.suffix != ".html":
+        raise ValueError(f"A report is a page: give a path that ends in .html, not {out}.")
+    if source.text is not None and source.text.resolve() == out.resolve():
+        raise ValueError(f"{out} is the text itself: choose another file with --out.")
     found = look(run, source, length, device, rewritten=bool(replace))
     report = Report(found.subject, found.recording, _versions(found, replace))
     _say([write_report(report, out)])

@@ -34,7 +34,6 @@ from expire_span.worlds.grid import AGENT, BLOCK, MOVES, STAY
 DIRECTIONS = ("↖↑↗", "← →", "↙↓↘")  # of the cells in view
 ARROWS = dict(zip((*MOVES, STAY), "↑↓←→·", strict=True))
 NOTHING, REWARDED = "nothing near", "earned a reward"
-MOMENTS_FILE = "moments.csv"
 
 
 class MomentCodec(Codec):

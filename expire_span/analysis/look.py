@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from expire_span.agent.run import is_agent
 from expire_span.analysis.classes import token_classes
 from expire_span.analysis.codec import NumberCodec
-from expire_span.analysis.episodes import MOMENTS_FILE, Played, play
-from expire_span.analysis.recording import Recording, record_task, record_tokens
+from expire_span.analysis.episodes import Played, play
+from expire_span.analysis.recording import MOMENTS_FILE, Recording, record_task, record_tokens
 from expire_span.analysis.subject import Reader, Subject, open_reader
+from expire_span.checks import require_at_least
 from expire_span.tasks import Split
 
 
@@ -36,8 +37,7 @@ class Source:
     """Which episodes these are."""
 
     def __post_init__(self) -> None:
-        if self.episodes < 1:
-            raise ValueError(f"episodes must be at least 1, but is {self.episodes}.")
+        require_at_least(1, episodes=self.episodes)
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,7 @@ def look(
         device: where to compute.
         rewritten: whether the text is going to be changed, so that it must be read as a text.
     """
-    if length < 1:
-        raise ValueError(f"length must be at least 1, but is {length}.")
+    require_at_least(1, length=length)
     if is_agent(run):
         played = _play(run, source, device)
         return Look(played.player, played.record_best, played.record_best(), played)

@@ -22,12 +22,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from expire_span.analysis.held import Held, LayerHeld, held_steps
-from expire_span.model.memory import AdaptiveSpan, Compressive, ExpireSpan, Memory
+from expire_span.model.memory import AdaptiveSpan, Memory
 from expire_span.model.transformer import Step, Transformer
-from expire_span.tasks import Batch, Collision, CollisionEasy, Recall, Split, Task
+from expire_span.tasks import Batch, Split, Task
 from expire_span.training.evaluation import autocast, count_blocks
 
 ABOUT_FILE = "recording.json"
+MOMENTS_FILE = "moments.csv"  # of episodes alone
 NOT_YET = -1  # of times: it has not happened
 
 
@@ -141,6 +142,7 @@ class Recorder:
         about = replace(_about(model, name), limit=limit, ahead=ahead)
         shapes = _shapes(about, rows, steps, calls)
         if folder is not None:
+            _refuse_other_files(folder)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / ABOUT_FILE).unlink(missing_ok=True)  # until `finish`, there is none
         arrays = {name: _array(folder, name, *shapes[name]) for name in ARRAYS}
@@ -334,7 +336,7 @@ def record_task(
         rows=rows,
         steps=steps,
         limit=limit,
-        ahead=0 if isinstance(task, Recall | Collision | CollisionEasy) else 1,
+        ahead=task.ahead,
         precision=precision,
         folder=folder,
     )
@@ -380,21 +382,14 @@ def _next_start(starts: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 def _about(model: Transformer, name: str) -> About:
     config = model.config
-    match config.memory:
-        case ExpireSpan() | AdaptiveSpan():
-            longest, ramp = config.memory.max_span, config.memory.ramp
-        case Compressive():
-            longest, ramp = config.memory.span + config.memory.compressed * config.memory.rate, 0
-        case _:
-            longest, ramp = config.memory.span, 0
     return About(
         name=name,
         policy=type(config.memory).__name__,
         block=config.block,
         layers=config.layers,
         heads=config.heads,
-        max_span=longest,
-        ramp=ramp,
+        max_span=config.memory.reach(),
+        ramp=getattr(config.memory, "ramp", 0),
     )
 
 
@@ -414,6 +409,16 @@ def _shapes(about: About, rows: int, steps: int, calls: int) -> dict[str, Any]:
         "held": ((about.layers, calls), np.float32, np.nan),
         "head_spans": ((about.layers, about.heads), np.float32, np.nan),
     }
+
+
+def _refuse_other_files(folder: Path) -> None:
+    """A recording may take the place of another, but of nothing else."""
+    own = {ABOUT_FILE, MOMENTS_FILE, *(f"{name}.npy" for name in ARRAYS)}
+    others = sorted({path.name for path in folder.glob("*")} - own)
+    if others:
+        raise ValueError(
+            f"{folder} holds other files, such as {others[0]}: choose another folder with --out."
+        )
 
 
 def _array(

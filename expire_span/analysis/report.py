@@ -12,6 +12,7 @@ from expire_span.analysis.counterfactual import Counterfactual
 from expire_span.analysis.recording import Recording
 from expire_span.analysis.subject import Subject
 from expire_span.analysis.view import view_data
+from expire_span.training.disk import written_whole
 
 PAGE = Path(__file__).parent / "page"
 
@@ -41,8 +42,8 @@ def write_report(report: Report, path: Path) -> Path:
         "script": view_script() + page_file("report.js"),
         "data": script_json({"versions": _versions(report)}),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(fill(page_file("report.html"), filled), encoding="utf-8")
+    with written_whole(path) as unfinished:
+        unfinished.write_text(fill(page_file("report.html"), filled), encoding="utf-8")
     return path
 
 

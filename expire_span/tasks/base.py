@@ -242,6 +242,9 @@ class Perplexity(Score):
 class Task(ABC):
     """Something to learn from a stream. A task is a frozen dataclass of its settings."""
 
+    ahead: ClassVar[int] = 1
+    """Which step's token is predicted at a step: the next one, or 0 where the step is answered."""
+
     @property
     @abstractmethod
     def vocab(self) -> int:

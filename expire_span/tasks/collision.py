@@ -67,6 +67,8 @@ ORDERS: dict[str, list[int]] = {"particle": [0, 1, 4, 2, 3, 5, 6, 7], "kind": [*
 class Collision(Task):
     """The settings."""
 
+    ahead = 0
+
     question: Question = "latest"
     """What 40 % of the questions ask for: the colours of the latest collision, as the paper says,
     or the present colours, as in the data of the original release."""

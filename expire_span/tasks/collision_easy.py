@@ -53,6 +53,8 @@ LAST_THREE = 1  # the kind of question; 0 asks for the last
 class CollisionEasy(Task):
     """There is nothing to set."""
 
+    ahead = 0
+
     @property
     def vocab(self) -> int:
         """Number of different tokens: the answers are more than the inputs."""

@@ -34,6 +34,8 @@ NOT_YET_CUED = -1
 class Recall(Task):
     """The settings; chance is 1 / colours."""
 
+    ahead = 0
+
     period: int = 128
     """Tokens from one cue to the next."""
     colours: int = 4

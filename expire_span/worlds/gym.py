@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expire_span.chance import hashed
-from expire_span.checks import require_one_of
+from expire_span.checks import require_at_least, require_one_of
 from expire_span.worlds import WORLDS, Game, World
 from expire_span.worlds.render import as_pixels, as_text
 
@@ -84,8 +84,7 @@ class GridVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]
     }
 
     def __init__(self, world: World, num_envs: int, render_mode: str | None = None):
-        if num_envs < 1:
-            raise ValueError(f"num_envs must be at least 1, but is {num_envs}.")
+        require_at_least(1, num_envs=num_envs)
         self.world = world
         self.num_envs = num_envs
         self.render_mode = _known_mode(render_mode)

@@ -297,9 +297,10 @@ def test_one_run_that_failed_or_was_killed_does_not_spoil_the_others(run, tmp_pa
         (["spans", "RUN", "--text", "TEXT", "--layer", "3"], "Layers are numbered 1 to 2"),
         (["spans", "RUN", "--text", "TEXT", "--replace", "x"], "written old=new"),
         (["cut", "nowhere", "--text", "TEXT"], "is not a run"),
-        (["spans", "RUN", "--text", "TEXT", "--length", "0"], "length must be at least 1"),
-        (["layers", "RUN", "--text", "TEXT", "--drawn", "0"], "drawn must be at least 1, but is 0"),
-        (["layers", "RUN", "--episodes", "0"], "episodes must be at least 1"),
+        (["spans", "RUN", "--text", "TEXT", "--length", "0"], "length must be a whole number of"),
+        (["record", "RUN", "--blocks", "2", "--out", "RUN"], "holds other files, such as"),
+        (["layers", "RUN", "--text", "TEXT", "--drawn", "0"], "drawn must be a whole number of"),
+        (["layers", "RUN", "--episodes", "0"], "episodes must be a whole number of at least 1"),
         (["layers", "EXAMPLE"], "There is no file enwik8: check the path"),
         (["layers", "EXAMPLE"], "or give another text with --text."),
         (["memory"], "Which runs are to be compared?"),
@@ -320,6 +321,22 @@ def test_a_report_that_would_be_cut_short_is_refused(run, tmp_path, capsys):
         main(["inspect", str(run / "expiring"), "--out", str(out), "--length", "500000"])
     assert "length must be at most 200000" in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "out", "sentence"),
+    [
+        ("text.txt", "text.txt", "A report is a page: give a path that ends in .html"),
+        ("page.html", "page.html", "is the text itself: choose another file with --out"),
+    ],
+)
+def test_a_report_does_not_take_the_place_of_its_text(text, out, sentence, run, tmp_path, capsys):
+    (tmp_path / text).write_text("kept")
+    options = ["--text", str(tmp_path / text), "--out", str(tmp_path / out)]
+    with pytest.raises(SystemExit):
+        main(["inspect", str(run / "expiring"), *options])
+    assert sentence in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / text).read_text() == "kept"
 
 
 def test_the_first_word_is_drawn_however_long_it_is(tmp_path):

@@ -119,6 +119,8 @@ def _policy(
             if policy.charge == "block":
                 price = alpha * spans[:, pairs.past :]
             return [Keys(raw, weight, _rows(distance, furthest))], price, spans
+        case _:
+            raise NotImplementedError(f"Say here what the keys of a {type(policy).__name__} weigh.")
 
 
 def _window(pairs: Pairs, span: int) -> Keys:

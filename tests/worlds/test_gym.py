@@ -137,7 +137,7 @@ def test_mistakes_are_told_in_one_sentence():
         vector.step(np.full(3, 7))
     with pytest.raises(ValueError, match="needs one for each of the 3"):
         vector.reset(seed=[1, 2])
-    with pytest.raises(ValueError, match="num_envs must be at least 1"):
+    with pytest.raises(ValueError, match="num_envs must be a whole number of at least 1"):
         gymnasium.make_vec(NAMES[0], num_envs=0)
     with pytest.raises(ValueError, match="render_mode must be one of"):
         gymnasium.make_vec(NAMES[0], num_envs=1, render_mode="human")

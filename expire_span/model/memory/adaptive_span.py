@@ -49,6 +49,10 @@ class AdaptiveSpan(MemoryPolicy):
         """The policy at work in one layer."""
         return AdaptiveSpanKeeper(self, heads)
 
+    def reach(self) -> int:
+        """The longest span that a head can learn."""
+        return self.max_span
+
     def position_rows(self, block: int) -> int:
         """One for each distance."""
         return self.max_span

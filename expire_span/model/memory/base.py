@@ -220,6 +220,10 @@ class MemoryPolicy(ABC):
     def position_rows(self, block: int) -> int:
         """Rows of the position table, which all layers and heads share."""
 
+    @abstractmethod
+    def reach(self) -> int:
+        """How many steps back a memory can be seen in one layer, where none fades earlier."""
+
     def check(self, block: int) -> None:  # noqa: B027, most policies fit any block
         """Raise ValueError if the policy does not fit blocks of this length."""
 

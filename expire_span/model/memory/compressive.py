@@ -61,9 +61,13 @@ class Compressive(MemoryPolicy):
         """Slots begin at multiples of the rate."""
         return self.rate
 
-    def steps_to_fill(self, block: int) -> int:
+    def reach(self) -> int:
         """The window and all slots behind it."""
         return self.span + self.rate * self.compressed
+
+    def steps_to_fill(self, block: int) -> int:
+        """Until there are all of these."""
+        return self.reach()
 
     def symbolic_sizes(self) -> bool:
         """No: the number of slots is beyond the compiler's algebra, and stays the same."""
@@ -113,6 +117,7 @@ class CompressiveKeeper(Keeper):
     def __init__(self, policy: Compressive):
         super().__init__()
         self.span = policy.span
+        self.reach = policy.reach()
         self.compressed = policy.compressed
         self.rate = policy.rate
 
@@ -152,7 +157,7 @@ class CompressiveKeeper(Keeper):
 
     def spans(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
         """The same for all: the window and the slots behind it."""
-        return sets[0].times.new_full((1,), self.span + self.compressed * self.rate)
+        return sets[0].times.new_full((1,), self.reach)
 
     def _newest_slot(self, time: int) -> int:
         """Number of the newest slot that a query at this absolute time sees."""

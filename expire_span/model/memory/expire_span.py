@@ -83,6 +83,10 @@ class ExpireSpan(MemoryPolicy):
         """The policy at work in one layer."""
         return ExpireSpanKeeper(self, width, block)
 
+    def reach(self) -> int:
+        """The longest span that a state can have, without the ramp on which it fades."""
+        return self.max_span
+
     def position_rows(self, block: int) -> int:
         """One for each distance of the near tier, or for each at which a memory can be alive."""
         return block if self.positions == "near" else self.max_span + self.ramp

@@ -25,6 +25,10 @@ class FixedSpan(MemoryPolicy):
         """The policy at work in one layer."""
         return FixedSpanKeeper(self)
 
+    def reach(self) -> int:
+        """The window."""
+        return self.span
+
     def position_rows(self, block: int) -> int:
         """One for each distance."""
         return self.span
