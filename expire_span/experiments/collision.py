@@ -29,7 +29,7 @@ def collision(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single") -> E
     59.8, Expire-Span 16k 52.2, 32k 36.7, 64k 26.7. Knowing nothing gives 75.
 
     The paper does not say how long it trains on its 400M entries; at its scale we read as many
-    once. `single` reads 197M with a smaller model, at a higher rate that falls along a cosine, in
+    once. `single` reads 197M with a smaller model, by Muon at a rate that falls along a cosine, in
     worlds of which many are smaller (`task.training_grids`; those that are judged are not), and
     with spans that are longer at first and cost nothing until the task has begun to be learned.
     """
@@ -81,7 +81,10 @@ def _at_scale(experiment: Experiment, scale: Scale) -> Experiment:
         )
         optimizer = replace(
             experiment.optimizer,
-            rate=6e-4,
+            method="muon",
+            rate=6e-3,
+            beta2=0.95,
+            span_rate=0.1,
             schedule=RateSchedule(warmup=500, decay="cosine", final=0.05),
         )
         return replace(
