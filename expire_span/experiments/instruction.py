@@ -24,11 +24,12 @@ def instruction(memory: AnyMemory = EXPIRE_SPAN_4K, scale: Scale = "single") -> 
     order can be compared. It gives layers, width, heads, R, alpha and the rate; the rest is ours.
 
     `single` reads 262M words with a smaller model and vocabulary, and learns only the lines that
-    pass instructions on, in stories where half of these lie near, which takes far fewer updates
-    (`docs/log.md`); judged are the same stories as ever. Learned spans, of states or of heads,
-    begin with 2,048 words: what expires before it is asked for gets no gradient to stay. While
-    looking back is learned, from what is near, they become too short for what is far; so memory is
-    paid for afterwards, until nine lines of ten are right, and costs something from there on.
+    pass instructions on, in stories where half of these lie near, by Muon, which takes far fewer
+    updates (`docs/log.md`); judged are the same stories as ever. Learned spans, of states or of
+    heads, begin with 2,048 words: what expires before it is asked for gets no gradient to stay.
+    While looking back is learned, from what is near, they become too short for what is far; so
+    memory is paid for once half of the lines are right, until nine of ten are, and costs something
+    from there on.
     """
     task = Instruction(text="light")
     experiment = Experiment(
@@ -71,14 +72,20 @@ def _at_single_scale(experiment: Experiment) -> Experiment:
         dropout=0.0,
         memory=memory,
     )
-    schedule = RateSchedule(warmup=300, decay="cosine", final=0.05)
-    optimizer = replace(experiment.optimizer, schedule=schedule)
+    optimizer = replace(
+        experiment.optimizer,
+        method="muon",
+        rate=3e-3,
+        beta2=0.95,
+        span_rate=0.23,  # spans keep the rate that they have by Adam
+        schedule=RateSchedule(warmup=300, decay="cosine", final=0.05),
+    )
     return replace(
         experiment,
         task=task,
         model=model,
         optimizer=optimizer,
-        penalty=PenaltySchedule(delay=2500, warmup=500, while_metric=0.9, while_band=0.2),
+        penalty=PenaltySchedule(after_metric=0.5, warmup=500, while_metric=0.9, while_band=0.2),
         steps=8000,
     )
 
