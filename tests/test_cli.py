@@ -90,9 +90,9 @@ def test_what_the_system_refuses_is_a_sentence_too(tmp_path, capsys):
     main(["train", "recall", *TINY, "--out", str(run)])
     file.write_text("no folder")
     with pytest.raises(SystemExit):
-        main(["release", str(run), "--out", str(file / "model")])
+        main(["inspect", str(run), "--out", str(file / "report.html"), "--length", "64"])
     told = " ".join(capsys.readouterr().err.split())
-    assert "cannot be used (Not a directory): choose another path." in told
+    assert "cannot be used (File exists): choose another path." in told
 
 
 def test_evaluate_reads_as_much_as_it_is_told(tmp_path, capsys):

@@ -113,11 +113,13 @@ def animate(episode: Episode, path: Path, *, fps: int = 10, progress: bool = Fal
     figure.canvas.draw()
     figure.set_layout_engine("none")  # it is found once, not for every picture
     writer = PillowWriter(fps=fps)
-    with written_whole(path) as unfinished, writer.saving(figure, str(unfinished), dpi=80):
-        for time in tqdm(shown, desc=path.name, unit="picture", disable=not progress):
-            draw(time)
-            writer.grab_frame()
-    plt.close(figure)
+    try:
+        with written_whole(path) as unfinished, writer.saving(figure, str(unfinished), dpi=80):
+            for time in tqdm(shown, desc=path.name, unit="picture", disable=not progress):
+                draw(time)
+                writer.grab_frame()
+    finally:
+        plt.close(figure)
 
 
 def _draw_bars(axes: Axes, episode: Episode, layer: int) -> tuple[Any, Any, Any]:

@@ -54,7 +54,7 @@ def refused(attempt: Callable[[], Any], sentence: str) -> None:
         (lambda: ExpireSpan(8, 4, initial=0.0), "^initial is a share between 0 and 1, but is 0"),
         (lambda: ExpireSpan(8, 4, initial=1.0), "^initial is a share between 0 and 1, but is 1"),
         (lambda: ExpireSpan(8, 4, divisor=0.0), "^divisor must be above 0, but is 0"),
-        (lambda: ExpireSpan(8, 4, budget=-1), "^budget must not be negative, but is -1"),
+        (lambda: ExpireSpan(8, 4, budget=-1), "^budget must be a whole number of at least 0"),
         (
             lambda: ExpireSpan(8, 4, positions="far"),
             "^positions must be one of near, all, but is 'far'",
