@@ -68,13 +68,13 @@ def corridor(scale: Scale = "single", memory: AnyMemory | None = None) -> AgentE
 def _corridor_smoke(memory: AnyMemory | None) -> AgentExperiment:
     """Up to 20 cells, and the red door always above, which takes a tenth of the time to learn."""
     world = Corridor(longest=20, limit=100, door_sides="fixed")
-    expiring = ExpireSpan(max_span=32, ramp=4, penalty=3e-4, initial=0.9)
+    expiring = ExpireSpan(max_span=32, ramp=4, penalty=2e-5, initial=0.9, charge="block")
     return AgentExperiment(
         world=world,
         model=_smoke_model(world, memory or expiring),
         learning=SMOKE_LEARNING,
         optimizer=SMOKE_OPTIMIZER,
-        penalty=PenaltySchedule(after_metric=0.9, warmup=50),
+        penalty=PenaltySchedule(after_metric=0.95, warmup=50, while_metric=0.95),
         batch=64,
         steps=500,
         log_every=5,
