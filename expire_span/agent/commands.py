@@ -22,7 +22,7 @@ from expire_span.training.command import (
     print_result,
     same_kind,
 )
-from expire_span.training.distributed import refuse_ranks
+from expire_span.training.distributed import world_size
 from expire_span.training.folder import EXPERIMENT_FILE
 
 Name = Literal["corridor", "portal"]
@@ -90,13 +90,18 @@ def train_command(
         out: Path = folder,
         resume: bool = False,
     ) -> None:
-        refuse_ranks()
+        _refuse_ranks()
         result = train_agent(experiment, out, resume=resume)
         print_result({"run": str(out), **result})
 
     about = inspect.getdoc(AGENT_EXPERIMENTS[name]) or ""
     train.__doc__ = "\n\n".join([about, SCALES, OTHER_MEMORY, TRAIN_ARGUMENTS])
     return train
+
+
+def _refuse_ranks() -> None:
+    if world_size() > 1:
+        raise ValueError("Agents train in one process: start this without torchrun.")
 
 
 SCALES = "`train NAME smoke`, `train NAME single` and `train NAME paper` differ in scale."
@@ -169,7 +174,7 @@ def sweep(
         prices: penalties of Expire-Span, as multiples of the experiment's own.
         side_by_side: runs that share the device.
     """
-    refuse_ranks()
+    _refuse_ranks()
     experiments = sweep_experiments(name, scale, windows, seeds, prices)
     run_sweep(experiments, out, side_by_side=side_by_side)
     draw_sweep(out, out / "performance.png")

@@ -115,7 +115,7 @@ ALONE = Ranks()
 def join_ranks(device: str) -> Iterator[Ranks]:
     """The ranks that torchrun started, or this process alone; leaves them in the end."""
     name = take_device(device)
-    if _world_size() == 1:
+    if world_size() == 1:
         yield ALONE
         return
     store, rank, count = next(dist.rendezvous("env://", timeout=PATIENCE))
@@ -130,18 +130,13 @@ def join_ranks(device: str) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def refuse_ranks() -> None:
-    """Refuse to be one of several ranks: what follows is for one process."""
-    if _world_size() > 1:
-        raise ValueError("Agents train in one process: start this without torchrun.")
-
-
 def restarted() -> bool:
     """Whether torchrun has started this process again after a failure."""
     return _restarts() > 0
 
 
-def _world_size() -> int:
+def world_size() -> int:
+    """How many ranks torchrun started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
