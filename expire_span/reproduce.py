@@ -37,8 +37,8 @@ from expire_span.training.folder import (
     load_run,
 )
 from expire_span.training.interruption import Interruption, Stopped
-from expire_span.training.log import METRICS_FILE, read_lines
-from expire_span.training.loop import VALID, train
+from expire_span.training.log import METRICS_FILE, VALID, read_lines, under
+from expire_span.training.loop import train
 from expire_span.training.records import load_experiment
 from expire_span.training.trainer import FREE_ON_RESUME
 
@@ -214,7 +214,7 @@ def _last_evaluation(experiment: Experiment, folder: Path) -> dict[str, float] |
     if newest is None or int(newest.name.split("-")[-1]) != experiment.steps:
         return None
     for line in read_lines(folder / METRICS_FILE):
-        found = {n.removeprefix(VALID): v for n, v in line.items() if n.startswith(VALID)}
+        found = under(VALID, line)
         if found and line["step"] == experiment.steps:
             return found
     return None

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from expire_span.training.folder import RESULT_FILE
-from expire_span.training.log import METRICS_FILE, read_lines
+from expire_span.training.log import METRICS_FILE, VALID, read_lines, under
 from expire_span.training.release import EXPERIMENT_FILE as SETTINGS
 from expire_span.training.release import WEIGHTS_FILE
 
 KNOWN_METRICS = ("bpb", "bpc", "perplexity", "accuracy", "error", "success", "reward", "return")
-FAILED, VALID = "failed", "valid/"
+FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _result(run: Path) -> dict[str, Any] | None:
 def _last_evaluation(run: Path) -> dict[str, Any]:
     """Metrics of the last evaluation, without the name of the split."""
     for line in reversed(read_lines(run / METRICS_FILE)):
-        found = {n.removeprefix(VALID): v for n, v in line.items() if n.startswith(VALID)}
+        found = under(VALID, line)
         if found:
             return found
     return {}

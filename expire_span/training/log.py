@@ -15,6 +15,7 @@ from torch.utils.tensorboard.writer import SummaryWriter
 from expire_span.training.disk import flush, replace_text, writing
 
 METRICS_FILE, HISTOGRAM, WANDB_ID = "metrics.jsonl", "span_histogram", "wandb-id"
+VALID = "valid/"  # how the names of an evaluation's metrics begin
 Metrics = dict[str, Any]
 """Numbers by name; under `HISTOGRAM`, the edges of its bins and the shares of each layer."""
 
@@ -166,7 +167,7 @@ class MetricLog:
     def find(self, step: int, prefix: str) -> dict[str, float] | None:
         """What was written for this step under names with a prefix, without it; None if nothing."""
         for line in reversed(self._lines.lines()):
-            found = {n.removeprefix(prefix): v for n, v in line.items() if n.startswith(prefix)}
+            found = under(prefix, line)
             if line["step"] == step and found:
                 return found
         return None
@@ -190,6 +191,11 @@ def read_lines(path: Path) -> list[Metrics]:
     """All lines of metrics in a file, but one that was cut off when a run was killed."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line) for line in lines if _step_of(line) < math.inf]
+
+
+def under(prefix: str, line: Metrics) -> Metrics:
+    """What a line has under names with a prefix, without it."""
+    return {name.removeprefix(prefix): x for name, x in line.items() if name.startswith(prefix)}
 
 
 def _kept_id(path: Path) -> str:

@@ -19,13 +19,12 @@ from expire_span.training.folder import (
 )
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption
-from expire_span.training.log import MetricLog, Metrics
+from expire_span.training.log import VALID, MetricLog, Metrics
 from expire_span.training.metrics import Pace, summary
 from expire_span.training.saver import Saver
 from expire_span.training.spans import SpanWatch
 from expire_span.training.trainer import Trainer
 
-VALID = "valid/"
 SHARES_EVERY = 500
 """Fewest updates between two that also tell apart what pulls at spans, which takes a while."""
 
