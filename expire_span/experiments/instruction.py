@@ -23,13 +23,11 @@ def instruction(memory: AnyMemory = EXPIRE_SPAN_4K, scale: Scale = "single") -> 
     dialogues are not public in that form; ours are stories told with LIGHT's texts, so only the
     order can be compared. It gives layers, width, heads, R, alpha and the rate; the rest is ours.
 
-    `single` reads 262M words with a smaller model and vocabulary, and learns only the lines that
+    `single` reads 131M words with a smaller model and vocabulary, and learns only the lines that
     pass instructions on, in stories where half of these lie near, by Muon, which takes far fewer
     updates (`docs/log.md`); judged are the same stories as ever. Learned spans, of states or of
-    heads, begin with 2,048 words: what expires before it is asked for gets no gradient to stay.
-    While looking back is learned, from what is near, they become too short for what is far; so
-    memory is paid for once half of the lines are right, until nine of ten are, and costs something
-    from there on.
+    heads, begin with 2,458 words, more than any instruction is away: what expires before it is
+    asked for gets no gradient to stay. Memory costs nothing until nine of ten lines are right.
     """
     task = Instruction(text="light")
     experiment = Experiment(
@@ -60,7 +58,7 @@ def _at_single_scale(experiment: Experiment) -> Experiment:
     task = Instruction(text="light", vocabulary=4096, learned="lines", training_distances="mixed")
     memory = experiment.model.memory
     if isinstance(memory, ExpireSpan | AdaptiveSpan):
-        memory = replace(memory, initial=0.5)
+        memory = replace(memory, initial=0.6)
     model = replace(
         experiment.model,
         vocab=task.vocab,
@@ -85,16 +83,16 @@ def _at_single_scale(experiment: Experiment) -> Experiment:
         task=task,
         model=model,
         optimizer=optimizer,
-        penalty=PenaltySchedule(after_metric=0.5, warmup=500, while_metric=0.9, while_band=0.2),
-        steps=8000,
+        penalty=PenaltySchedule(after_metric=0.9, warmup=500, while_metric=0.9, while_band=0.05),
+        steps=4000,
     )
 
 
 def instruction_point(memory: AnyMemory, scale: Scale) -> Experiment:
-    """One point of the figure: at `single` 164M words. The paper shows training scores; since no
+    """One point of the figure: at `single` 98M words. The paper shows training scores; since no
     story comes twice, the test score is one."""
     experiment = instruction(memory, scale)
-    return replace(experiment, steps=5000) if scale == "single" else experiment
+    return replace(experiment, steps=3000) if scale == "single" else experiment
 
 
 EXPIRE_SPAN = Line(
