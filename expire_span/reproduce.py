@@ -27,10 +27,11 @@ from expire_span.model.transformer import Transformer
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.disk import replace_text
 from expire_span.training.distributed import take_device
-from expire_span.training.evaluation import Evaluation
+from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import Experiment
 from expire_span.training.folder import (
     CHECKPOINTS,
+    EVALUATION,
     EXPERIMENT_FILE,
     RESULT_FILE,
     check_result,
@@ -42,6 +43,7 @@ from expire_span.training.loop import train
 from expire_span.training.records import load_experiment
 from expire_span.training.trainer import FREE_ON_RESUME
 
+TEST = f"{EVALUATION}-test"
 CURVE_ROWS = 8
 CONTEXT_GB = 3.0
 """What a process may have on a GPU besides its tensors: code, and graphs of kernels."""
@@ -149,6 +151,7 @@ def run_line(
             message = f"stopped during {line.label}; everything is saved, the same command goes on"
             raise stop.saying(message) from None
         _write(folder / RESULT_FILE, result)
+        Bookmark(folder / TEST).remove()
         return result
 
 
@@ -203,7 +206,7 @@ def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
         "shared": shared,
         **_oracle(experiment),
         **_pace(folder / METRICS_FILE),
-        **_plain(_judge(experiment, model)),
+        **_plain(_judge(experiment, model, folder)),
         "valid": _plain(valid),
     }
 
@@ -220,23 +223,12 @@ def _last_evaluation(experiment: Experiment, folder: Path) -> dict[str, float] |
     return None
 
 
-def _judge(experiment: Experiment, model: Transformer) -> dict[str, float]:
-    """The metrics on the test data."""
-    settings = experiment.evaluation
-    evaluation = Evaluation(
-        model,
-        experiment.task,
-        "test",
-        batch=settings.batch,
-        blocks=settings.blocks,
-        seed=experiment.seed,
-        precision=experiment.precision,
-    )
+def _judge(experiment: Experiment, model: Transformer, folder: Path) -> dict[str, float]:
+    """The metrics on the test data; stopped, it goes on where it was."""
+    evaluation, bookmark = Evaluation.of(experiment, model, "test"), Bookmark(folder / TEST)
+    bookmark.find(evaluation)
     with Interruption() as interruption:
-        result = evaluation.run(progress=True, interruption=interruption)
-        if result is None:
-            raise Stopped("stopped on the test data", interruption.number)
-    return result
+        return evaluation.run(progress=True, bookmark=bookmark, interruption=interruption)
 
 
 def _gpu_is_shared(device: str) -> bool:

@@ -18,6 +18,7 @@ from expire_span.cli import main
 from expire_span.comparison import SMALL, compare, found_results, render
 from expire_span.experiments import TABLES
 from expire_span.locks import claim
+from expire_span.training.evaluation import Evaluation
 from expire_span.training.folder import RESULT_FILE
 from expire_span.training.trainer import Trainer
 
@@ -126,6 +127,32 @@ def test_a_table_that_was_stopped_goes_on_with_the_same_command(
     assert "the same command goes on" in " ".join(capsys.readouterr().err.split())
     smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
     assert updates == [1, 2, 3, 4]
+
+
+def test_a_table_that_was_stopped_on_the_test_data_goes_on_there(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, read = Evaluation.advance, []
+
+    def advance(self: Evaluation) -> None:
+        real(self)
+        read.append((self.split, self.done))
+        if read[-1] == ("test", 2):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Evaluation, "advance", advance)
+    with pytest.raises(SystemExit) as stop:
+        smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    assert stop.value.code == 130
+    assert "everything is saved" in " ".join(capsys.readouterr().err.split())
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    assert [done for split, done in read if split == "test"] == [1, 2, 3, 4]
+    monkeypatch.setattr(Evaluation, "advance", real)
+    smoke("enwik8-speedrun", tmp_path / "whole", "--only", "same-recipe")
+    (found,) = found_results(TABLES["enwik8-speedrun"].lines[0], tmp_path / "smoke")
+    (whole,) = found_results(TABLES["enwik8-speedrun"].lines[0], tmp_path / "whole" / "smoke")
+    assert found["bpb"] == whole["bpb"]
+    assert not list(tmp_path.rglob("evaluation-test"))
 
 
 def test_a_run_that_is_trained_is_only_judged(tmp_path: Path, monkeypatch) -> None:
