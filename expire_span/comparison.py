@@ -49,7 +49,17 @@ def copy_small(name: str, table: Table, root: Path, records: Path) -> None:
 def found_results(line: Line, root: Path) -> list[Result]:
     """Results of all seeds that have been run."""
     paths = sorted((root / line.name).glob(f"seed-*/{RESULT_FILE}"))
-    return [json.loads(path.read_text()) for path in paths]
+    return [read_result(path) for path in paths]
+
+
+def read_result(path: Path) -> Any:
+    """What a run has left as JSON."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): remove it, and the same command makes it again."
+        ) from error
 
 
 def render(table: Table, results: Mapping[str, Sequence[Result]]) -> str:
@@ -96,7 +106,7 @@ def _outcome(line: Line, table: Table, root: Path) -> Outcome:
         memory=_values(runs, "live", table.split),
         paper=paper if isinstance(paper, (int, float)) else None,
         oracle=next((run["oracle"] for run in runs if "oracle" in run), None),
-        curve=json.loads(curve.read_text()) if curve.exists() else (),
+        curve=read_result(curve) if curve.exists() else (),
         course=_course(read_lines(folder / METRICS_FILE), table.metric),
     )
 

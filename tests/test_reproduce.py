@@ -18,8 +18,10 @@ from expire_span.cli import main
 from expire_span.comparison import SMALL, compare, found_results, render
 from expire_span.experiments import TABLES
 from expire_span.locks import claim
+from expire_span.tasks import Collision, Text
 from expire_span.training.evaluation import Evaluation
-from expire_span.training.folder import RESULT_FILE
+from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE
+from expire_span.training.guard import NotFinite
 from expire_span.training.trainer import Trainer
 
 
@@ -96,6 +98,26 @@ def test_a_model_that_does_not_fit_says_so_and_the_others_go_on(
     monkeypatch.setattr(module, "train", lambda *_, **__: 1 / 0)  # what failed is not tried again
     smoke("efficiency-colliding", tmp_path)
     assert "failed before (out of memory): remove" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_model_that_diverges_says_so_and_the_others_go_on(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(experiment, folder: Path, resume: bool) -> dict[str, float]:
+        if "own-long" not in str(folder):
+            raise NotFinite("The loss is not finite at step 3.")
+        return real(experiment, folder, resume=resume)
+
+    real = module.train
+    monkeypatch.setattr(module, "train", train)
+    smoke("enwik8-speedrun", tmp_path, "--only", "own")
+    printed = capsys.readouterr().out
+    assert "our own recipe, 8 minutes has diverged. The loss is not finite at step 3." in printed
+    rows = [line for line in printed.splitlines() if line.startswith("| our own recipe")]
+    assert ["diverged" in row for row in rows] == [True, False]
+    monkeypatch.setattr(module, "train", lambda *_, **__: 1 / 0)  # what failed is not tried again
+    smoke("enwik8-speedrun", tmp_path, "--only", "own")
+    assert "failed before (diverged): remove" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_trained_model_that_cannot_be_judged_has_not_failed(tmp_path: Path, monkeypatch) -> None:
@@ -208,6 +230,26 @@ def test_small_files_are_copied_and_stand_for_the_runs(tmp_path: Path, capsys, m
     assert table in capsys.readouterr().out
 
 
+def test_copies_stand_for_the_runs_in_other_tables_too(tmp_path: Path, capsys) -> None:
+    out, records = tmp_path / "out", tmp_path / "records"
+    smoke("enwik8", out, "--only", "expire-span-16k", "--records", str(records))
+    capsys.readouterr()
+    smoke("enwik8-overfit", records)
+    printed = capsys.readouterr().out
+    folders = [records / "smoke" / line.name / "seed-0" for line in TABLES["enwik8-overfit"].lines]
+    assert f"{folders[0]}: no curve: the weights are not here" in printed
+    assert [(folder / "valid_loss.json").exists() for folder in folders] == [False, True]
+    assert "no curve" not in printed.split(str(folders[1]))[1]
+
+
+def test_a_curve_is_drawn_on_the_device_that_was_asked_for(tmp_path: Path, monkeypatch) -> None:
+    smoke("enwik8", tmp_path, "--only", "expire-span-16k")
+    (path,) = tmp_path.rglob(EXPERIMENT_FILE)
+    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cuda:7"'))
+    smoke("enwik8-overfit", tmp_path)
+    assert len(list(tmp_path.rglob("valid_loss.json"))) == 2
+
+
 def test_what_a_stopped_table_has_is_copied(tmp_path: Path, monkeypatch) -> None:
     def train(experiment, folder: Path, resume: bool) -> dict[str, float]:
         if "2k" in str(folder):
@@ -225,18 +267,95 @@ def test_what_a_stopped_table_has_is_copied(tmp_path: Path, monkeypatch) -> None
 def test_results_of_other_settings_are_refused(tmp_path: Path, capsys, monkeypatch) -> None:
     line = TABLES["enwik8-speedrun"].lines[0]
     smoke("enwik8-speedrun", tmp_path, "--only", line.name)
-    table = TABLES["enwik8-speedrun"]
-
-    def other(scale):
-        experiment = line.experiment(scale)
-        return replace(experiment, steps=5, save_every=3)
-
-    lines = (replace(line, experiment=other), *table.lines[1:])
-    monkeypatch.setitem(TABLES, "enwik8-speedrun", replace(table, lines=lines))
+    swap_in(monkeypatch, steps=5, save_every=3)
     with pytest.raises(SystemExit):
         smoke("enwik8-speedrun", tmp_path)
     printed = " ".join(capsys.readouterr().err.split())
     assert "was run with other settings; these differ: steps. Move it" in printed
+
+
+def swap_in(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
+    """Let the first model of a table have other settings."""
+    table = TABLES["enwik8-speedrun"]
+    first = table.lines[0]
+    other = replace(first, experiment=lambda scale: replace(first.experiment(scale), **changes))
+    lines = (other, *table.lines[1:])
+    monkeypatch.setitem(TABLES, "enwik8-speedrun", replace(table, lines=lines))
+
+
+def test_results_of_another_evaluation_are_refused(tmp_path: Path, capsys, monkeypatch) -> None:
+    settings = TABLES["enwik8-speedrun"].lines[0].experiment("smoke").evaluation
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    swap_in(monkeypatch, evaluation=replace(settings, every=3))
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")  # which is not what is judged
+    swap_in(monkeypatch, evaluation=replace(settings, blocks=3))
+    with pytest.raises(SystemExit):
+        smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "was run with other settings; these differ: evaluation.blocks. Move it" in printed
+
+
+def test_results_of_other_data_are_refused(tmp_path: Path, capsys, monkeypatch) -> None:
+    """Data may move, or be elsewhere; results of before do not tell what they were run on."""
+
+    def again(path: Path) -> None:
+        with monkeypatch.context() as patch:
+            swap_in(patch, task=Text(str(path)))
+            smoke("enwik8-speedrun", tmp_path / "out", "--only", "same-recipe")
+
+    text, moved, other = (tmp_path / name for name in ("text", "moved", "other"))
+    text.write_bytes(bytes(range(256)) * 20)
+    again(text)
+    text.rename(moved)
+    other.write_bytes(bytes(reversed(range(256))) * 20)
+    monkeypatch.setattr(module, "train", lambda *_, **__: 1 / 0)
+    again(moved)
+    again(tmp_path / "nowhere")
+    with pytest.raises(SystemExit):
+        again(other)
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "was run on other data than those at hand: name the same by --data, move" in printed
+    path = next(tmp_path.rglob(RESULT_FILE))
+    result = json.loads(path.read_text())
+    del result["data"]
+    path.write_text(json.dumps(result))
+    again(other)
+
+
+def test_a_damaged_result_is_named(tmp_path: Path, capsys) -> None:
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    path = next(tmp_path.rglob(RESULT_FILE))
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(SystemExit):
+        smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    printed = " ".join(capsys.readouterr().err.split())
+    assert f"{path} is damaged (" in printed
+    assert "remove it, and the same command makes it again." in printed
+
+
+def test_data_come_along_at_smoke_scale(tmp_path: Path, capsys) -> None:
+    smoke("enwik8", tmp_path, "--only", "transformer-xl", "--data", str(tmp_path))
+    printed = capsys.readouterr().out
+    assert printed.startswith("At smoke scale all data come along: --data is not looked at.\n")
+    assert len(list(tmp_path.rglob(RESULT_FILE))) == 1
+
+
+@pytest.mark.parametrize("seeds", ["0", "-1"])
+def test_no_runs_at_all_are_refused(seeds: str, tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit):
+        smoke("enwik8", tmp_path, "--seeds", seeds)
+    printed = " ".join(capsys.readouterr().err.split())
+    assert f"seeds must be a whole number of at least 1, but is {seeds}." in printed
+
+
+def test_a_perfect_reader_reads_as_much_as_is_judged(tmp_path: Path) -> None:
+    line = TABLES["colliding"].lines[0]
+    result = module.run_line(line, "smoke", 0, tmp_path, device="cpu")
+    assert result is not None
+    assert result["oracle"] == Collision().oracle(
+        line.experiment("smoke").model.memory.reach(), 2048
+    )
+    assert result["oracle"] != Collision().oracle(result["reach"])
 
 
 def test_times_beside_others_are_marked(tmp_path: Path) -> None:

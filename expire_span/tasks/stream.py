@@ -40,6 +40,9 @@ class Stream(ABC):
         length: steps of each row; None for an endless stream.
     """
 
+    contents: str = ""
+    """Fingerprint of the data that are read; empty where they are made up."""
+
     def __init__(
         self, source: dict[str, Any], split: Split, batch: int, seed: int, length: int | None = None
     ) -> None:
