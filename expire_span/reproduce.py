@@ -248,6 +248,7 @@ def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
         "parameters": sum(parameter.numel() for parameter in model.parameters()) / 1e6,
         "shared": shared,
         "data": _data_at_hand(experiment.task),
+        "subset": experiment.task.subset(),
         **_oracle(experiment),
         **_pace(folder / METRICS_FILE),
         **_plain(_judge(experiment, model, folder)),

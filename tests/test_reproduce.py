@@ -17,6 +17,7 @@ from expire_span.analysis.figures import save_figure
 from expire_span.cli import main
 from expire_span.comparison import SMALL, compare, found_results, render
 from expire_span.experiments import TABLES
+from expire_span.experiments.scale import SAMPLES
 from expire_span.locks import claim
 from expire_span.tasks import Collision, Text
 from expire_span.training.evaluation import Evaluation
@@ -356,6 +357,23 @@ def test_a_perfect_reader_reads_as_much_as_is_judged(tmp_path: Path) -> None:
         line.experiment("smoke").model.memory.reach(), 2048
     )
     assert result["oracle"] != Collision().oracle(result["reach"])
+
+
+def test_a_part_of_the_data_is_named_in_table_and_picture(
+    tmp_path: Path, capsys, monkeypatch
+) -> None:
+    titles = []
+
+    def draw(path: Path, picture: str, outcomes: object, title: str, heading: str) -> None:
+        titles.append(title)
+        path.touch()
+
+    monkeypatch.setattr(comparison, "save_figure", draw)
+    smoke("pg19", tmp_path, "--only", "transformer-xl")
+    books = len(list((SAMPLES / "books" / "train").iterdir()))
+    said = f"ours: PG-19 subset ({books} of 28,602 train books)"
+    assert f"PG-19, test bits per character (fig:pg19); {said}\n" in capsys.readouterr().out
+    assert titles[-1].endswith(f"smoke scale)\n{said}")
 
 
 def test_times_beside_others_are_marked(tmp_path: Path) -> None:

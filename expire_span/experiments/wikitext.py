@@ -47,7 +47,7 @@ def wikitext(memory: AnyMemory = EXPIRE_SPAN_8K, scale: Scale = "single") -> Exp
     if scale == "smoke":
         return smoke(experiment, WikiText(str(SAMPLES / "words"), vocabulary=60))
     if scale == "single":
-        task = WikiText(vocabulary=40_000)
+        task = WikiText(vocabulary=40_000, edition="2")
         model = replace(
             experiment.model, vocab=task.vocab, width=512, feedforward=2048, shortlist=8000
         )

@@ -272,6 +272,10 @@ class Task(ABC):
         """The files that the data is read from; none for made-up data."""
         return ()
 
+    def subset(self) -> str:
+        """What was read of a public data set, where that is not all of it; else empty."""
+        return ""
+
     def spelling(self) -> dict[str, bytes]:
         """Files that say what tokens stand for, by name, if the settings alone do not."""
         return {}
