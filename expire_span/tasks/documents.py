@@ -1,21 +1,25 @@
 """Documents: the user's own text, one JSON object a line or plain, as bytes or through a tokenizer.
 
-The file is read once, line by line, and its tokens are kept (`files.py`); they are mapped, never
-read whole. They are cut into splits as those of `Text` are. Where a document begins, memory can
-begin anew (`restart`). A plain file is one document.
+The file is read once, line by line, and long lines of a plain text in pieces; its tokens are kept
+(`files.py`) and mapped, never read whole. They are cut into splits as those of `Text` are. Where a
+document begins, memory can begin anew (`restart`). A plain file is one document.
 
 Whoever knows nothing pays 8 bits for a byte, or has a perplexity of the vocabulary's size.
 
 Shapes: N tokens of the file, D documents.
 """
 
+import codecs
 import json
+import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from expire_span.checks import require_at_least, require_shares
@@ -29,7 +33,9 @@ if TYPE_CHECKING:
 
 BYTES = 256
 TOKENS, BEGINS = "tokens", "begins.npy"
-Encode = Callable[[str], list[int]]
+PIECE = 2**20  # bytes of a long line that are read at once
+LAST_BLANK = re.compile(r"\s\S*\Z")
+Encode = Callable[[str], list[int] | NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
@@ -123,23 +129,58 @@ class Documents(Task):
 
 
 def read_texts(path: Path, field: str) -> Iterator[tuple[str, bool]]:
-    """The texts of a file line by line, and whether each begins a document."""
+    """The texts of a file piece by piece, and whether each begins a document."""
+    if path.suffix == ".jsonl":
+        with _reading(path, f"a JSON object with a text under {field!r}") as lines:
+            for line in lines(-1):
+                if line.strip():
+                    yield _text_of(json.loads(line.decode("utf-8")), field), True
+    else:
+        with _reading(path, "text in UTF-8") as lines:
+            for number, piece in enumerate(_pieces(lines(PIECE))):
+                yield piece, number == 0
+
+
+@contextmanager
+def _reading(path: Path, wanted: str) -> Iterator[Callable[[int], Iterator[bytes]]]:
+    """Gives what reads a file's lines, in parts of so many bytes if that is not -1.
+
+    Whatever goes wrong with a line, it is said which one that is, and what was wanted.
+    """
+    number = 1
     bar = tqdm(total=path.stat().st_size, desc=path.name, unit="B", unit_scale=True, leave=False)
+
+    def lines(most: int) -> Iterator[bytes]:
+        nonlocal number
+        while part := file.readline(most):
+            bar.update(len(part))
+            yield part
+            number += part.endswith(b"\n")
+
     with path.open("rb") as file, bar:
-        for number, line in enumerate(file, start=1):
-            bar.update(len(line))
-            try:
-                text = line.decode("utf-8")
-                if path.suffix != ".jsonl":
-                    yield text, number == 1
-                elif text.strip():
-                    yield _text_of(json.loads(text), field), True
-            except (ValueError, KeyError, TypeError) as error:
-                kind = f"a JSON object with a text under {field!r}"
-                wanted = kind if path.suffix == ".jsonl" else "text in UTF-8"
-                raise ValueError(
-                    f"Line {number} of {path} is not {wanted} ({error}): mend or remove it."
-                ) from error
+        try:
+            yield lines
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"Line {number} of {path} is not {wanted} ({error}): mend or remove it."
+            ) from error
+
+
+def _pieces(parts: Iterator[bytes]) -> Iterator[str]:
+    """The text of lines; those that come in parts are cut before a blank, if there is one.
+
+    So a tokenizer finds whole words, and finds them as in the whole line.
+    """
+    decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
+    for part in parts:
+        text = rest + decoder.decode(part)
+        cut = len(text)
+        if len(part) == PIECE and not part.endswith(b"\n"):
+            blank = LAST_BLANK.search(text, 1)
+            cut = blank.start() if blank else cut
+        yield text[:cut]
+        rest = text[cut:]
+    yield rest + decoder.decode(b"", final=True)
 
 
 def load_tokenizer(path: str | Path, vocabulary: int) -> "Tokenizer":
@@ -171,8 +212,8 @@ def _text_of(entry: dict[str, str], field: str) -> str:
     return text
 
 
-def _bytes(text: str) -> list[int]:
-    return list(text.encode("utf-8"))
+def _bytes(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
 
 
 def _encode(texts: Iterator[tuple[str, bool]], encode: Encode, path: Path) -> list[int]:

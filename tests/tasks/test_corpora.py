@@ -124,6 +124,17 @@ def test_a_file_is_found_in_a_folder_or_where_the_environment_says(
     assert everything(Enwik8(), "test")
 
 
+@pytest.mark.parametrize("suffix", ["", ".xz", ".zip"])
+def test_a_folder_of_its_name_is_looked_into(small_enwik8: Path, suffix: str) -> None:
+    data = small_enwik8.parent / "data"
+    path = packed(small_enwik8, suffix) if suffix else small_enwik8
+    inside = data / "enwik8"
+    inside.mkdir(parents=True)
+    path.rename(inside / path.name)
+    assert everything(Enwik8(str(data)), "test")
+    assert everything(Enwik8(str(inside)), "test")
+
+
 def cut_off(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
