@@ -116,6 +116,7 @@ def _outcome(line: Line, table: Table, root: Path) -> Outcome:
         memory=_values(runs, "live", table.split),
         paper=paper if isinstance(paper, (int, float)) else None,
         oracle=next((run["oracle"] for run in runs if "oracle" in run), None),
+        reach=next((run["reach"] for run in runs if "reach" in run), None),
         curve=read_result(curve) if curve.exists() else (),
         course=_course(read_lines(folder / METRICS_FILE), table.metric),
     )

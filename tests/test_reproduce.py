@@ -8,12 +8,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 
 from expire_span import comparison
 from expire_span import reproduce as module
-from expire_span.analysis.figures import save_figure
+from expire_span.analysis.figures import Outcome, draw_memory, save_figure
 from expire_span.cli import main
 from expire_span.comparison import SMALL, compare, found_results, render
 from expire_span.experiments import TABLES
@@ -374,6 +375,23 @@ def test_a_part_of_the_data_is_named_in_table_and_picture(
     said = f"ours: PG-19 subset ({books} of 28,602 train books)"
     assert f"PG-19, test bits per character (fig:pg19); {said}\n" in capsys.readouterr().out
     assert titles[-1].endswith(f"smoke scale)\n{said}")
+
+
+def test_a_perfect_reader_is_drawn_over_memory_sizes() -> None:
+    """By how far it looks back, not by what a model with that reach remembers."""
+    outcomes = [
+        Outcome("Expire-Span 4k", [0.9], [300.0], oracle=1.0, reach=4096),
+        Outcome("Transformer-XL 64", [0.1], [63.0], oracle=0.2, reach=64),
+        Outcome("Transformer-XL 128", [0.2], [127.0]),
+    ]
+    figure, axes = plt.subplots()
+    draw_memory(axes, outcomes, "accuracy")
+    (line,) = [line for line in axes.lines if line.get_label() == "a perfect reader"]
+    assert line.get_xydata().tolist() == [[64, 0.2], [4096, 1.0]]
+    axes.clear()
+    draw_memory(axes, outcomes[2:], "accuracy")
+    assert [line.get_label() for line in axes.lines] == ["Transformer-XL"]
+    plt.close(figure)
 
 
 def test_times_beside_others_are_marked(tmp_path: Path) -> None:
