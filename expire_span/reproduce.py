@@ -43,6 +43,7 @@ from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.log import METRICS_FILE, VALID, read_lines, under
 from expire_span.training.loop import train
+from expire_span.training.sources import SourceFiles
 
 TEST = f"{EVALUATION}-test"
 FREE_IN_RESULTS = (
@@ -79,7 +80,8 @@ def reproduce(
         table: which one, such as colliding; a wrong name lists them all.
         scale: smoke (seconds on a CPU), single (minutes a model on one GPU) or paper.
         out: folder for all runs, tables and pictures.
-        data: where the data set is; if left out, the folder in EXPIRE_SPAN_DATA, or data/.
+        data: where the data set is; if left out, the folder in EXPIRE_SPAN_DATA, or data/. Smoke
+            needs none.
         seeds: runs of each model; as many as the table has if left out.
         only: run just the models with this in their name; the others are shown if they are there.
         records: a second folder, for copies of all but the weights: tables, pictures, results,
@@ -90,13 +92,13 @@ def reproduce(
         raise ValueError(f"There is no table {table!r}: choose one of {', '.join(TABLES)}.")
     chosen, root = TABLES[table], out / scale
     wanted = [line for line in chosen.lines if only is None or only in line.name]
+    if not wanted:
+        names = ", ".join(line.name for line in chosen.lines)
+        raise ValueError(f"No model of {table} has {only!r} in its name: they are {names}.")
     require_at_least(1, seeds=seeds)
     if scale == "smoke" and data is not None:
         print("At smoke scale all data come along: --data is not looked at.")
         data = None
-    if not wanted:
-        names = ", ".join(line.name for line in chosen.lines)
-        raise ValueError(f"No model of {table} has {only!r} in its name: they are {names}.")
     try:
         for line in wanted:
             for seed in range(line.seeds if seeds is None else seeds):
@@ -261,6 +263,8 @@ def _last_evaluation(experiment: Experiment, folder: Path) -> dict[str, float] |
     newest = checkpoints.latest(folder / CHECKPOINTS)
     if newest is None or int(newest.name.split("-")[-1]) != experiment.steps:
         return None
+    saved = checkpoints.load_shared(newest).values["sources"]
+    SourceFiles(experiment.task.files()).compare(saved)  # or it would be judged on other data
     for line in read_lines(folder / METRICS_FILE):
         found = under(VALID, line)
         if found and line["step"] == experiment.steps:

@@ -322,6 +322,12 @@ def test_results_of_other_data_are_refused(tmp_path: Path, capsys, monkeypatch) 
     del result["data"]
     path.write_text(json.dumps(result))
     again(other)
+    path.unlink()  # trained, but not judged
+    with pytest.raises(SystemExit):
+        again(other)
+    assert "has changed since the checkpoint was saved" in " ".join(capsys.readouterr().err.split())
+    again(moved)
+    assert json.loads(path.read_text())["bpb"] == result["bpb"]
 
 
 def test_a_damaged_result_is_named(tmp_path: Path, capsys) -> None:

@@ -125,16 +125,15 @@ def _file_of(root: Path, split: Split, source: Source) -> Path:
     """The one file of a split, in this folder or one below it that is not of another edition."""
     patterns = (f"wiki.{split}.*tokens", f"{split}.txt", f"{split}.tokens")
     others = {name for other in SOURCES.values() if other is not source for name in other.names}
-    found = [
-        path
-        for pattern in patterns
-        for path in sorted(root.rglob(pattern))
-        if others.isdisjoint(path.relative_to(root).parts)
-    ]
-    if len(found) != 1:
-        what = f"more than one {split} file" if found else f"no file {' or '.join(patterns)}"
-        raise source.broken(root, f"does not hold {source.name} ({what})")
-    return found[0]
+    there = [path for pattern in patterns for path in sorted(root.rglob(pattern))]
+    found = [path for path in there if others.isdisjoint(path.relative_to(root).parts)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        what = f"more than one {split} file"
+    else:
+        what = "but another edition" if there else f"no file {' or '.join(patterns)}"
+    raise source.broken(root, f"does not hold {source.name} ({what})")
 
 
 def _lines(path: Path, source: Source) -> Iterator[list[str]]:

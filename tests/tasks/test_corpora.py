@@ -356,7 +356,7 @@ def test_of_two_editions_the_one_that_is_asked_for_is_taken(lines: Path, tmp_pat
     whole = everything(WikiText(str(data / "wikitext-103")), "valid")
     assert everything(WikiText(str(data)), "valid") == whole
     with pytest.raises(
-        ValueError, match=r"does not hold WikiText-2 \(no file .*wikitext-2-v1\.zip"
+        ValueError, match=r"does not hold WikiText-2 \(but another edition\): .*wikitext-2-v1\.zip"
     ):
         WikiText(str(data), edition="2").stream("valid", 1, 0)
     small = data / "wikitext-2"
