@@ -13,7 +13,6 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,40 +129,39 @@ class Documents(Task):
 
 def read_texts(path: Path, field: str) -> Iterator[tuple[str, bool]]:
     """The texts of a file piece by piece, and whether each begins a document."""
-    if path.suffix == ".jsonl":
-        with _reading(path, f"a JSON object with a text under {field!r}") as lines:
-            for line in lines(-1):
+    objects = path.suffix == ".jsonl"
+    wanted = f"a JSON object with a text under {field!r}" if objects else "text in UTF-8"
+    lines = Lines(path)
+    try:
+        if objects:
+            for line in lines.read():
                 if line.strip():
                     yield _text_of(json.loads(line.decode("utf-8")), field), True
-    else:
-        with _reading(path, "text in UTF-8") as lines:
-            for number, piece in enumerate(_pieces(lines(PIECE))):
+        else:
+            for number, piece in enumerate(_pieces(lines.read(PIECE))):
                 yield piece, number == 0
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"Line {lines.number} of {path} is not {wanted} ({error}): mend or remove it."
+        ) from error
 
 
-@contextmanager
-def _reading(path: Path, wanted: str) -> Iterator[Callable[[int], Iterator[bytes]]]:
-    """Gives what reads a file's lines, in parts of so many bytes if that is not -1.
+class Lines:
+    """The lines of a file; `number` is that of the one just read."""
 
-    Whatever goes wrong with a line, it is said which one that is, and what was wanted.
-    """
-    number = 1
-    bar = tqdm(total=path.stat().st_size, desc=path.name, unit="B", unit_scale=True, leave=False)
+    def __init__(self, path: Path) -> None:
+        self.number = 1
+        self._path = path
 
-    def lines(most: int) -> Iterator[bytes]:
-        nonlocal number
-        while part := file.readline(most):
-            bar.update(len(part))
-            yield part
-            number += part.endswith(b"\n")
-
-    with path.open("rb") as file, bar:
-        try:
-            yield lines
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"Line {number} of {path} is not {wanted} ({error}): mend or remove it."
-            ) from error
+    def read(self, most: int = -1) -> Iterator[bytes]:
+        """One after another; with `most`, longer ones in parts of so many bytes."""
+        size, name = self._path.stat().st_size, self._path.name
+        bar = tqdm(total=size, desc=name, unit="B", unit_scale=True, leave=False)
+        with self._path.open("rb") as file, bar:
+            while part := file.readline(most):
+                bar.update(len(part))
+                yield part
+                self.number += part.endswith(b"\n")
 
 
 def _pieces(parts: Iterator[bytes]) -> Iterator[str]:
