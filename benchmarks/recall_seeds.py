@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout,
 import expire_span as es
 from expire_span.experiments.recall import EXPIRE_SPAN, recall
 from expire_span.model.memory import AnyMemory
-from expire_span.training.evaluation import evaluate
+from expire_span.training.evaluation import Evaluation
 from expire_span.training.trainer import Trainer
 
 
@@ -33,7 +33,7 @@ def run(seed: int, memory: AnyMemory, rate: float, steps: int) -> dict[str, floa
     trainer = Trainer(experiment)
     while trainer.step < steps:
         trainer.update()
-    found = evaluate(trainer.model, experiment.task, "test", batch=16, blocks=64, seed=seed)
+    found = Evaluation.of(experiment, trainer.model, "test", blocks=64).run()
     return {"seed": seed, "accuracy": found["accuracy"], "live": found["live"]}
 
 

@@ -5,6 +5,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,12 +31,11 @@ from expire_span.training.command import (
 from expire_span.training.distributed import join_ranks, restarted
 from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import Experiment
-from expire_span.training.folder import EXPERIMENT_FILE, load_run
+from expire_span.training.folder import EVALUATION, EXPERIMENT_FILE, load_run
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.loop import train as train_experiment
 from expire_span.training.records import load_experiment
-from expire_span.training.sources import SourceFiles
 
 DESCRIPTION = """Transformers that learn what to forget.
 
@@ -99,32 +99,20 @@ def evaluate(
     """
     with join_ranks(device) as ranks, Interruption(patient=not ranks.alone) as interruption:
         experiment, model, step = load_run(run, device)
-        settings = experiment.evaluation
-        task = experiment.task if data is None else experiment.task.with_data(data)
-        evaluation = Evaluation(
-            model,
-            task,
-            split,
-            batch=settings.batch if batch is None else batch,
-            blocks=settings.blocks if blocks is None else blocks,
-            seed=experiment.seed,
-            precision=experiment.precision,
-            limit=limit,
-            ranks=ranks,
-            sources=SourceFiles(task.files()),
+        if data is not None:
+            experiment = replace(experiment, task=experiment.task.with_data(data))
+        evaluation = Evaluation.of(
+            experiment, model, split, batch=batch, blocks=blocks, limit=limit, ranks=ranks
         )
-        bookmark = Bookmark(run / f"evaluation-{split}", ranks)
+        bookmark = Bookmark(run / f"{EVALUATION}-{split}", ranks)
         if resume or restarted():
             bookmark.resume(evaluation)
         else:
             bookmark.remove()
-        result = evaluation.run(ranks.first, bookmark, interruption)
-        if result is None:
-            raise Stopped(
-                f"stopped after {evaluation.done} of {evaluation.total} blocks; go on with the "
-                "same command and --resume",
-                interruption.number,
-            )
+        try:
+            result = evaluation.run(ranks.first, bookmark, interruption)
+        except Stopped as stop:
+            raise stop.saying(f"{stop}; go on with the same command and --resume") from None
         if ranks.first:
             print_result({"run": str(run), "step": step, "split": split, "limit": limit, **result})
         bookmark.remove()

@@ -27,12 +27,15 @@ Result = dict[str, Any]
 
 def compare(name: str, table: Table, root: Path) -> str:
     """The table with all results so far; it is also written and drawn, as NAME.md and NAME.png."""
-    text = render(table, {line.name: found_results(line, root) for line in table.lines})
+    results = {line.name: found_results(line, root) for line in table.lines}
+    text = render(table, results)
     replace_text(root / f"{name}.md", text.lstrip() + "\n")
     outcomes = [_outcome(line, table, root) for line in table.lines]
     title = f"{table.title} ({table.label}, {root.name} scale)"
     with written_whole(root / f"{name}.png") as path:
-        save_figure(path, table.picture, outcomes, title, COLUMNS[table.metric][0])
+        save_figure(
+            path, table.picture, outcomes, title + _subsets(results, "\n"), COLUMNS[table.metric][0]
+        )
     return text
 
 
@@ -49,7 +52,17 @@ def copy_small(name: str, table: Table, root: Path, records: Path) -> None:
 def found_results(line: Line, root: Path) -> list[Result]:
     """Results of all seeds that have been run."""
     paths = sorted((root / line.name).glob(f"seed-*/{RESULT_FILE}"))
-    return [json.loads(path.read_text()) for path in paths]
+    return [read_result(path) for path in paths]
+
+
+def read_result(path: Path) -> Any:
+    """What a run has left as JSON."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): remove it, and the same command makes it again."
+        ) from error
 
 
 def render(table: Table, results: Mapping[str, Sequence[Result]]) -> str:
@@ -73,7 +86,14 @@ def render(table: Table, results: Mapping[str, Sequence[Result]]) -> str:
     rule = "-|-".join("-" * width for width in widths)
     body = "\n".join(f"| {text} |" for text in (lines[0], rule, *lines[1:]))
     remark = f"\n\n{table.remark}" if table.remark else ""
-    return f"\n{table.title} ({table.label})\n\n{body}{remark}"
+    return f"\n{table.title} ({table.label}){_subsets(results)}\n\n{body}{remark}"
+
+
+def _subsets(results: Mapping[str, Sequence[Result]], separator: str = "; ") -> str:
+    """What the runs have read of their data sets, where that was not all, to end a title with."""
+    runs = (run for found in results.values() for run in found)
+    subsets = dict.fromkeys(run["subset"] for run in runs if run.get("subset"))
+    return f"{separator}ours: {', '.join(subsets)}" if subsets else ""
 
 
 def _values(runs: Sequence[Result], name: str, split: str) -> list[float]:
@@ -96,7 +116,8 @@ def _outcome(line: Line, table: Table, root: Path) -> Outcome:
         memory=_values(runs, "live", table.split),
         paper=paper if isinstance(paper, (int, float)) else None,
         oracle=next((run["oracle"] for run in runs if "oracle" in run), None),
-        curve=json.loads(curve.read_text()) if curve.exists() else (),
+        reach=next((run["reach"] for run in runs if "reach" in run), None),
+        curve=read_result(curve) if curve.exists() else (),
         course=_course(read_lines(folder / METRICS_FILE), table.metric),
     )
 

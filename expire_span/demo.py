@@ -18,7 +18,7 @@ from expire_span.experiments.recall import EXPIRE_SPAN, recall
 from expire_span.model.memory import AnyMemory, FixedSpan
 from expire_span.model.transformer import Transformer
 from expire_span.tasks import Recall
-from expire_span.training.evaluation import evaluate
+from expire_span.training.evaluation import Evaluation
 from expire_span.training.trainer import Trainer
 
 EVALUATED_BLOCKS = 64
@@ -82,9 +82,7 @@ def _train(
                 shown = {key: f"{metrics[key]:.3g}" for key in ("accuracy", "live")}
                 bar.set_postfix(shown)
     seconds = time.perf_counter() - began
-    found = evaluate(
-        trainer.model, experiment.task, "test", batch=16, blocks=EVALUATED_BLOCKS, seed=seed
-    )
+    found = Evaluation.of(experiment, trainer.model, "test", blocks=EVALUATED_BLOCKS).run()
     return trainer.model, Result(name, found["accuracy"], found["live"], found["held"], seconds)
 
 

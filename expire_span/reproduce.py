@@ -18,30 +18,44 @@ import torch
 import tyro
 
 from expire_span.analysis.loss import loss_along
-from expire_span.comparison import CURVE, Result, compare, copy_small, timed
+from expire_span.checks import require_at_least
+from expire_span.comparison import CURVE, Result, compare, copy_small, read_result, timed
 from expire_span.experiments import TABLES
 from expire_span.experiments.scale import Scale
 from expire_span.experiments.table import Line
 from expire_span.locks import claim
 from expire_span.model.transformer import Transformer
+from expire_span.tasks import SPLITS, Task
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.disk import replace_text
 from expire_span.training.distributed import take_device
-from expire_span.training.evaluation import Evaluation
+from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import Experiment
 from expire_span.training.folder import (
     CHECKPOINTS,
+    EVALUATION,
     EXPERIMENT_FILE,
     RESULT_FILE,
     check_result,
     load_run,
 )
+from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.log import METRICS_FILE, VALID, read_lines, under
 from expire_span.training.loop import train
-from expire_span.training.records import load_experiment
-from expire_span.training.trainer import FREE_ON_RESUME
+from expire_span.training.sources import SourceFiles
 
+TEST = f"{EVALUATION}-test"
+FREE_IN_RESULTS = (
+    "save_every",
+    "device",
+    "compile",
+    "tracker",
+    "evaluation.every",
+    "task.path",
+    "task.tokenizer",
+)
+"""Settings that a result does not depend on: how the run was watched, and where things lie."""
 CURVE_ROWS = 8
 CONTEXT_GB = 3.0
 """What a process may have on a GPU besides its tensors: code, and graphs of kernels."""
@@ -66,7 +80,8 @@ def reproduce(
         table: which one, such as colliding; a wrong name lists them all.
         scale: smoke (seconds on a CPU), single (minutes a model on one GPU) or paper.
         out: folder for all runs, tables and pictures.
-        data: where the data set is; if left out, the folder in EXPIRE_SPAN_DATA, or data/.
+        data: where the data set is; if left out, the folder in EXPIRE_SPAN_DATA, or data/. Smoke
+            needs none.
         seeds: runs of each model; as many as the table has if left out.
         only: run just the models with this in their name; the others are shown if they are there.
         records: a second folder, for copies of all but the weights: tables, pictures, results,
@@ -80,15 +95,18 @@ def reproduce(
     if not wanted:
         names = ", ".join(line.name for line in chosen.lines)
         raise ValueError(f"No model of {table} has {only!r} in its name: they are {names}.")
+    require_at_least(1, seeds=seeds)
+    if scale == "smoke" and data is not None:
+        print("At smoke scale all data come along: --data is not looked at.")
+        data = None
     try:
         for line in wanted:
             for seed in range(line.seeds if seeds is None else seeds):
                 known = (folder_of(line, seed, root) / RESULT_FILE).exists()
-                result = run_line(line, scale, seed, root, data=data, device=device)
+                curve = chosen.picture == "stream"
+                result = run_line(line, scale, seed, root, data=data, device=device, curve=curve)
                 if result is None:
                     print(f"{line.label}, seed {seed}: another process is at it", flush=True)
-                elif chosen.picture == "stream" and "failed" not in result:
-                    add_curve(folder_of(line, seed, root))
                 if not known:  # whatever happens to the next one, this one is there to be seen
                     _show(table, root, records)
     finally:
@@ -117,10 +135,12 @@ def run_line(
     *,
     data: str | None = None,
     device: str | None = None,
+    curve: bool = False,
 ) -> Result | None:
     """Train one model from one seed and judge it on the test data, or take what is there.
 
-    None if another process is doing that at this moment.
+    With `curve`, also leave the loss along the validation text. None if another process is doing
+    that at this moment.
     """
     folder = folder_of(line, seed, root)
     experiment = replace(line.experiment(scale), seed=seed)
@@ -131,48 +151,76 @@ def run_line(
     with claim(folder.with_suffix(".lock"), wait=False) as mine:
         if not mine:
             return None
-        check_result(experiment, folder, FREE_ON_RESUME)
-        found = _found_result(line, folder)
-        if found is not None:
-            return found
-        print(f"{line.label}, seed {seed}: {folder}", flush=True)
-        try:
-            result = _train_and_judge(experiment, folder)
-        except OutOfMemory:
-            if _gpu_is_shared(experiment.device):
-                raise ValueError(
-                    f"{line.label} ran out of memory beside other work on the same GPU: give the "
-                    "same command again when there is room."
-                ) from None
-            result = {"failed": "out of memory"}
-        except Stopped as stop:
-            message = f"stopped during {line.label}; everything is saved, the same command goes on"
-            raise stop.saying(message) from None
-        _write(folder / RESULT_FILE, result)
+        check_result(experiment, folder, FREE_IN_RESULTS)
+        result = _found_result(line, experiment, folder)
+        if result is None:
+            print(f"{line.label}, seed {seed}: {folder}", flush=True)
+            result = _made_result(line, experiment, folder)
+            _write(folder / RESULT_FILE, result)
+            Bookmark(folder / TEST).remove()
+        if curve and "failed" not in result:
+            add_curve(experiment, folder)
         return result
+
+
+def _made_result(line: Line, experiment: Experiment, folder: Path) -> Result:
+    """Train and judge a model; one that cannot be trained has a result that says so."""
+    try:
+        return _train_and_judge(experiment, folder)
+    except OutOfMemory:
+        if _gpu_is_shared(experiment.device):
+            raise ValueError(
+                f"{line.label} ran out of memory beside other work on the same GPU: give the "
+                "same command again when there is room."
+            ) from None
+        return {"failed": "out of memory"}
+    except NotFinite as error:
+        print(f"{line.label} has diverged. {error}", flush=True)
+        return {"failed": "diverged", "because": str(error)}
+    except Stopped as stop:
+        message = f"stopped during {line.label}; everything is saved, the same command goes on"
+        raise stop.saying(message) from None
 
 
 class OutOfMemory(Exception):
     """A model was too large to be trained."""
 
 
-def _found_result(line: Line, folder: Path) -> Result | None:
-    """What came of a run that is done."""
+def _found_result(line: Line, experiment: Experiment, folder: Path) -> Result | None:
+    """What came of a run that is done, on the same data."""
     path = folder / RESULT_FILE
     if not path.exists():
         return None
-    result = json.loads(path.read_text())
+    result = read_result(path)
     if "failed" in result:
-        print(f"{line.label} failed before ({result['failed']}): remove {path} to try again.")
+        print(f"{line.label} failed before ({result['failed']}): remove {folder} to try again.")
+    ours = _data_at_hand(experiment.task) if result.get("data") else None
+    if ours not in (None, result.get("data")):  # older results do not tell
+        raise ValueError(
+            f"{folder} was run on other data than those at hand: name the same by --data, move it "
+            "away, or choose another folder with --out."
+        )
     return result
 
 
-def add_curve(folder: Path) -> None:
-    """Leave the loss along the validation text beside a run's result."""
+def _data_at_hand(task: Task) -> dict[str, str] | None:
+    """Fingerprints of the data, by split; None if the data are made up, or not here."""
+    if not task.has_data():
+        return None
+    try:
+        return {split: task.stream(split, batch=1, seed=0).contents for split in SPLITS}
+    except FileNotFoundError:
+        return None
+
+
+def add_curve(experiment: Experiment, folder: Path) -> None:
+    """Leave the loss along the validation text beside a run's result, if its weights are here."""
     if (folder / CURVE).exists():
         return
-    device = load_experiment(folder / EXPERIMENT_FILE).device
-    experiment, model, _ = load_run(folder, device)
+    if checkpoints.latest(folder / CHECKPOINTS) is None:
+        print(f"{folder}: no curve: the weights are not here", flush=True)
+        return
+    _, model, _ = load_run(folder, experiment.device)
     curve = loss_along(
         model,
         experiment.task,
@@ -201,9 +249,11 @@ def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
         "tokens": step * experiment.batch * experiment.model.block,
         "parameters": sum(parameter.numel() for parameter in model.parameters()) / 1e6,
         "shared": shared,
+        "data": _data_at_hand(experiment.task),
+        "subset": experiment.task.subset(),
         **_oracle(experiment),
         **_pace(folder / METRICS_FILE),
-        **_plain(_judge(experiment, model)),
+        **_plain(_judge(experiment, model, folder)),
         "valid": _plain(valid),
     }
 
@@ -213,6 +263,8 @@ def _last_evaluation(experiment: Experiment, folder: Path) -> dict[str, float] |
     newest = checkpoints.latest(folder / CHECKPOINTS)
     if newest is None or int(newest.name.split("-")[-1]) != experiment.steps:
         return None
+    saved = checkpoints.load_shared(newest).values["sources"]
+    SourceFiles(experiment.task.files()).compare(saved)  # or it would be judged on other data
     for line in read_lines(folder / METRICS_FILE):
         found = under(VALID, line)
         if found and line["step"] == experiment.steps:
@@ -220,23 +272,12 @@ def _last_evaluation(experiment: Experiment, folder: Path) -> dict[str, float] |
     return None
 
 
-def _judge(experiment: Experiment, model: Transformer) -> dict[str, float]:
-    """The metrics on the test data."""
-    settings = experiment.evaluation
-    evaluation = Evaluation(
-        model,
-        experiment.task,
-        "test",
-        batch=settings.batch,
-        blocks=settings.blocks,
-        seed=experiment.seed,
-        precision=experiment.precision,
-    )
+def _judge(experiment: Experiment, model: Transformer, folder: Path) -> dict[str, float]:
+    """The metrics on the test data; stopped, it goes on where it was."""
+    evaluation, bookmark = Evaluation.of(experiment, model, "test"), Bookmark(folder / TEST)
+    bookmark.find(evaluation)
     with Interruption() as interruption:
-        result = evaluation.run(progress=True, interruption=interruption)
-        if result is None:
-            raise Stopped("stopped on the test data", interruption.number)
-    return result
+        return evaluation.run(progress=True, bookmark=bookmark, interruption=interruption)
 
 
 def _gpu_is_shared(device: str) -> bool:
@@ -254,9 +295,11 @@ def _gpu_is_shared(device: str) -> bool:
 
 
 def _oracle(experiment: Experiment) -> dict[str, float]:
-    """How a perfect reader would do with as long a memory, if the task knows."""
-    found = experiment.task.oracle(experiment.model.memory.reach())
-    return {} if found is None else {"oracle": found}
+    """How a perfect reader would do with as long a memory on as much, if the task knows."""
+    reach, blocks = experiment.model.memory.reach(), experiment.evaluation.blocks
+    length = None if blocks is None else blocks * experiment.model.block
+    found = experiment.task.oracle(reach, length)
+    return {} if found is None else {"reach": reach, "oracle": found}
 
 
 def _plain(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -8,17 +8,22 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 
 from expire_span import comparison
 from expire_span import reproduce as module
-from expire_span.analysis.figures import save_figure
+from expire_span.analysis.figures import Outcome, draw_memory, save_figure
 from expire_span.cli import main
 from expire_span.comparison import SMALL, compare, found_results, render
 from expire_span.experiments import TABLES
+from expire_span.experiments.scale import SAMPLES
 from expire_span.locks import claim
-from expire_span.training.folder import RESULT_FILE
+from expire_span.tasks import Collision, Text
+from expire_span.training.evaluation import Evaluation
+from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE
+from expire_span.training.guard import NotFinite
 from expire_span.training.trainer import Trainer
 
 
@@ -97,6 +102,26 @@ def test_a_model_that_does_not_fit_says_so_and_the_others_go_on(
     assert "failed before (out of memory): remove" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_model_that_diverges_says_so_and_the_others_go_on(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(experiment, folder: Path, resume: bool) -> dict[str, float]:
+        if "own-long" not in str(folder):
+            raise NotFinite("The loss is not finite at step 3.")
+        return real(experiment, folder, resume=resume)
+
+    real = module.train
+    monkeypatch.setattr(module, "train", train)
+    smoke("enwik8-speedrun", tmp_path, "--only", "own")
+    printed = capsys.readouterr().out
+    assert "our own recipe, 8 minutes has diverged. The loss is not finite at step 3." in printed
+    rows = [line for line in printed.splitlines() if line.startswith("| our own recipe")]
+    assert ["diverged" in row for row in rows] == [True, False]
+    monkeypatch.setattr(module, "train", lambda *_, **__: 1 / 0)  # what failed is not tried again
+    smoke("enwik8-speedrun", tmp_path, "--only", "own")
+    assert "failed before (diverged): remove" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_trained_model_that_cannot_be_judged_has_not_failed(tmp_path: Path, monkeypatch) -> None:
     def judge(*_: object) -> dict[str, float]:
         raise torch.OutOfMemoryError
@@ -126,6 +151,32 @@ def test_a_table_that_was_stopped_goes_on_with_the_same_command(
     assert "the same command goes on" in " ".join(capsys.readouterr().err.split())
     smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
     assert updates == [1, 2, 3, 4]
+
+
+def test_a_table_that_was_stopped_on_the_test_data_goes_on_there(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, read = Evaluation.advance, []
+
+    def advance(self: Evaluation) -> None:
+        real(self)
+        read.append((self.split, self.done))
+        if read[-1] == ("test", 2):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Evaluation, "advance", advance)
+    with pytest.raises(SystemExit) as stop:
+        smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    assert stop.value.code == 130
+    assert "everything is saved" in " ".join(capsys.readouterr().err.split())
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    assert [done for split, done in read if split == "test"] == [1, 2, 3, 4]
+    monkeypatch.setattr(Evaluation, "advance", real)
+    smoke("enwik8-speedrun", tmp_path / "whole", "--only", "same-recipe")
+    (found,) = found_results(TABLES["enwik8-speedrun"].lines[0], tmp_path / "smoke")
+    (whole,) = found_results(TABLES["enwik8-speedrun"].lines[0], tmp_path / "whole" / "smoke")
+    assert found["bpb"] == whole["bpb"]
+    assert not list(tmp_path.rglob("evaluation-test"))
 
 
 def test_a_run_that_is_trained_is_only_judged(tmp_path: Path, monkeypatch) -> None:
@@ -181,6 +232,26 @@ def test_small_files_are_copied_and_stand_for_the_runs(tmp_path: Path, capsys, m
     assert table in capsys.readouterr().out
 
 
+def test_copies_stand_for_the_runs_in_other_tables_too(tmp_path: Path, capsys) -> None:
+    out, records = tmp_path / "out", tmp_path / "records"
+    smoke("enwik8", out, "--only", "expire-span-16k", "--records", str(records))
+    capsys.readouterr()
+    smoke("enwik8-overfit", records)
+    printed = capsys.readouterr().out
+    folders = [records / "smoke" / line.name / "seed-0" for line in TABLES["enwik8-overfit"].lines]
+    assert f"{folders[0]}: no curve: the weights are not here" in printed
+    assert [(folder / "valid_loss.json").exists() for folder in folders] == [False, True]
+    assert "no curve" not in printed.split(str(folders[1]))[1]
+
+
+def test_a_curve_is_drawn_on_the_device_that_was_asked_for(tmp_path: Path, monkeypatch) -> None:
+    smoke("enwik8", tmp_path, "--only", "expire-span-16k")
+    (path,) = tmp_path.rglob(EXPERIMENT_FILE)
+    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cuda:7"'))
+    smoke("enwik8-overfit", tmp_path)
+    assert len(list(tmp_path.rglob("valid_loss.json"))) == 2
+
+
 def test_what_a_stopped_table_has_is_copied(tmp_path: Path, monkeypatch) -> None:
     def train(experiment, folder: Path, resume: bool) -> dict[str, float]:
         if "2k" in str(folder):
@@ -198,18 +269,135 @@ def test_what_a_stopped_table_has_is_copied(tmp_path: Path, monkeypatch) -> None
 def test_results_of_other_settings_are_refused(tmp_path: Path, capsys, monkeypatch) -> None:
     line = TABLES["enwik8-speedrun"].lines[0]
     smoke("enwik8-speedrun", tmp_path, "--only", line.name)
-    table = TABLES["enwik8-speedrun"]
-
-    def other(scale):
-        experiment = line.experiment(scale)
-        return replace(experiment, steps=5, save_every=3)
-
-    lines = (replace(line, experiment=other), *table.lines[1:])
-    monkeypatch.setitem(TABLES, "enwik8-speedrun", replace(table, lines=lines))
+    swap_in(monkeypatch, steps=5, save_every=3)
     with pytest.raises(SystemExit):
         smoke("enwik8-speedrun", tmp_path)
     printed = " ".join(capsys.readouterr().err.split())
     assert "was run with other settings; these differ: steps. Move it" in printed
+
+
+def swap_in(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
+    """Let the first model of a table have other settings."""
+    table = TABLES["enwik8-speedrun"]
+    first = table.lines[0]
+    other = replace(first, experiment=lambda scale: replace(first.experiment(scale), **changes))
+    lines = (other, *table.lines[1:])
+    monkeypatch.setitem(TABLES, "enwik8-speedrun", replace(table, lines=lines))
+
+
+def test_results_of_another_evaluation_are_refused(tmp_path: Path, capsys, monkeypatch) -> None:
+    settings = TABLES["enwik8-speedrun"].lines[0].experiment("smoke").evaluation
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    swap_in(monkeypatch, evaluation=replace(settings, every=3))
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")  # which is not what is judged
+    swap_in(monkeypatch, evaluation=replace(settings, blocks=3))
+    with pytest.raises(SystemExit):
+        smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "was run with other settings; these differ: evaluation.blocks. Move it" in printed
+
+
+def test_results_of_other_data_are_refused(tmp_path: Path, capsys, monkeypatch) -> None:
+    """Data may move, or be elsewhere; results of before do not tell what they were run on."""
+
+    def again(path: Path) -> None:
+        with monkeypatch.context() as patch:
+            swap_in(patch, task=Text(str(path)))
+            smoke("enwik8-speedrun", tmp_path / "out", "--only", "same-recipe")
+
+    text, moved, other = (tmp_path / name for name in ("text", "moved", "other"))
+    text.write_bytes(bytes(range(256)) * 20)
+    again(text)
+    text.rename(moved)
+    other.write_bytes(bytes(reversed(range(256))) * 20)
+    monkeypatch.setattr(module, "train", lambda *_, **__: 1 / 0)
+    again(moved)
+    again(tmp_path / "nowhere")
+    with pytest.raises(SystemExit):
+        again(other)
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "was run on other data than those at hand: name the same by --data, move" in printed
+    path = next(tmp_path.rglob(RESULT_FILE))
+    result = json.loads(path.read_text())
+    del result["data"]
+    path.write_text(json.dumps(result))
+    again(other)
+    path.unlink()  # trained, but not judged
+    with pytest.raises(SystemExit):
+        again(other)
+    assert "has changed since the checkpoint was saved" in " ".join(capsys.readouterr().err.split())
+    again(moved)
+    assert json.loads(path.read_text())["bpb"] == result["bpb"]
+
+
+def test_a_damaged_result_is_named(tmp_path: Path, capsys) -> None:
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    path = next(tmp_path.rglob(RESULT_FILE))
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(SystemExit):
+        smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    printed = " ".join(capsys.readouterr().err.split())
+    assert f"{path} is damaged (" in printed
+    assert "remove it, and the same command makes it again." in printed
+
+
+def test_data_come_along_at_smoke_scale(tmp_path: Path, capsys) -> None:
+    smoke("enwik8", tmp_path, "--only", "transformer-xl", "--data", str(tmp_path))
+    printed = capsys.readouterr().out
+    assert printed.startswith("At smoke scale all data come along: --data is not looked at.\n")
+    assert len(list(tmp_path.rglob(RESULT_FILE))) == 1
+
+
+@pytest.mark.parametrize("seeds", ["0", "-1"])
+def test_no_runs_at_all_are_refused(seeds: str, tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit):
+        smoke("enwik8", tmp_path, "--seeds", seeds)
+    printed = " ".join(capsys.readouterr().err.split())
+    assert f"seeds must be a whole number of at least 1, but is {seeds}." in printed
+
+
+def test_a_perfect_reader_reads_as_much_as_is_judged(tmp_path: Path) -> None:
+    line = TABLES["colliding"].lines[0]
+    result = module.run_line(line, "smoke", 0, tmp_path, device="cpu")
+    assert result is not None
+    assert result["oracle"] == Collision().oracle(
+        line.experiment("smoke").model.memory.reach(), 2048
+    )
+    assert result["oracle"] != Collision().oracle(result["reach"])
+
+
+def test_a_part_of_the_data_is_named_in_table_and_picture(
+    tmp_path: Path, capsys, monkeypatch
+) -> None:
+    titles = []
+
+    def draw(path: Path, picture: str, outcomes: object, title: str, heading: str) -> None:
+        titles.append(title)
+        path.touch()
+
+    monkeypatch.setattr(comparison, "save_figure", draw)
+    smoke("pg19", tmp_path, "--only", "transformer-xl")
+    books = len(list((SAMPLES / "books" / "train").iterdir()))
+    said = f"ours: PG-19 subset ({books} of 28,602 train books)"
+    assert f"PG-19, test bits per character (fig:pg19); {said}\n" in capsys.readouterr().out
+    assert titles[-1].endswith(f"smoke scale)\n{said}")
+
+
+def test_a_perfect_reader_is_drawn_over_memory_sizes() -> None:
+    """By how far it looks back, not by what a model with that reach remembers."""
+    outcomes = [
+        Outcome("Expire-Span 4k", [0.9], [300.0], oracle=1.0, reach=4096),
+        Outcome("Transformer-XL 64", [0.1], [63.0], oracle=0.2, reach=64),
+        Outcome("Transformer-XL 128", [0.2], [127.0]),
+    ]
+    figure, axes = plt.subplots()
+    draw_memory(axes, outcomes, "accuracy")
+    (line,) = [line for line in axes.lines if line.get_label() == "a perfect reader"]
+    assert line.get_xydata().tolist() == [[64, 0.2], [4096, 1.0]]
+    axes.clear()
+    draw_memory(axes, outcomes[2:], "accuracy")
+    assert [line.get_label() for line in axes.lines] == ["Transformer-XL"]
+    plt.close(figure)
 
 
 def test_times_beside_others_are_marked(tmp_path: Path) -> None:

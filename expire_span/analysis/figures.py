@@ -21,13 +21,17 @@ TICKS = (1, 1.1, 1.2, 1.3, 1.5, 2, 3, 4, 5, 7)  # of each decade
 
 @dataclass(frozen=True)
 class Outcome:
-    """One model: its results from every seed, and what is to be drawn of it."""
+    """One model: its results from every seed, and what is to be drawn of it.
+
+    `oracle` is what a perfect reader does with a memory of `reach` steps.
+    """
 
     label: str
     performance: Sequence[float]
     memory: Sequence[float]
     paper: float | None = None
     oracle: float | None = None
+    reach: float | None = None
     curve: Sequence[float] = ()
     course: Sequence[tuple[float, float]] = ()
 
@@ -57,7 +61,7 @@ def draw_beside(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
 
 
 def draw_memory(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
-    """Every run as a point: how much it remembers, and how well it does."""
+    """Every run as a point: how much it remembers, and how well it does; and a perfect reader."""
     families = list(dict.fromkeys(outcome.family for outcome in outcomes))
     for number, family in enumerate(families):
         mine = [outcome for outcome in outcomes if outcome.family == family]
@@ -68,6 +72,9 @@ def draw_memory(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
             color=COLOURS[number % len(COLOURS)],
             label=family,
         )
+    perfect = sorted({(o.reach, o.oracle) for o in outcomes if o.reach and o.oracle is not None})
+    if perfect:
+        axes.plot(*zip(*perfect, strict=True), "k--", lw=1, label="a perfect reader")
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.xaxis.set_minor_formatter(StrMethodFormatter("{x:g}"))

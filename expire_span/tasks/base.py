@@ -258,13 +258,23 @@ class Task(ABC):
     def score(self) -> Score:
         """A new score with nothing added up."""
 
-    def oracle(self, memory: int) -> float | None:
-        """The metric of a perfect reader that holds the last `memory` steps, where it is known."""
+    def oracle(self, memory: int, length: int | None = None) -> float | None:
+        """The metric of a perfect reader that holds the last `memory` steps, where it is known.
+
+        Args:
+            memory: how far back the reader looks.
+            length: steps of each row that are judged from its beginning; matters where much is
+                asked for that lies ever further back.
+        """
         return None
 
     def files(self) -> tuple[Path, ...]:
         """The files that the data is read from; none for made-up data."""
         return ()
+
+    def subset(self) -> str:
+        """What was read of a public data set, where that is not all of it; else empty."""
+        return ""
 
     def spelling(self) -> dict[str, bytes]:
         """Files that say what tokens stand for, by name, if the settings alone do not."""

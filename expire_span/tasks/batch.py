@@ -3,7 +3,7 @@
 Shapes: B rows, T steps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -46,6 +46,13 @@ class Batch:
         """The same batch with `function(field)` in place of every field there is."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{n: function(x) for n, x in given.items() if x is not None})
+
+    @staticmethod
+    def joined(parts: Sequence["Batch"]) -> "Batch":
+        """Consecutive steps of the same rows as one batch."""
+        names = [field.name for field in fields(Batch) if getattr(parts[0], field.name) is not None]
+        columns = {name: [getattr(part, name) for part in parts] for name in names}
+        return Batch(**{name: torch.cat(column, dim=1) for name, column in columns.items()})
 
     def cut(self, first: int, last: int) -> "Batch":
         """Its steps first, ..., last - 1, or as many of them as there are."""

@@ -50,6 +50,7 @@ NEVER = -1  # the event of a pair that has not met yet
 CHANGE = 0.05
 LATEST_SHARE = 0.4
 ENTRIES = 8
+USUAL_LENGTH = 65_536  # entries of a row, by which a perfect reader is judged unless it is said
 
 FIRST_Y = GRID
 FIRST_COLOUR = 2 * GRID
@@ -98,20 +99,24 @@ class Collision(Task):
         """Wrong answers in percent."""
         return ErrorRate()
 
-    def oracle(self, memory: int, worlds: int = 64, steps: int = 8192) -> float:
+    def oracle(self, memory: int, length: int | None = None, worlds: int = 64) -> float:
         """Error in percent of a reader that holds the last `memory` entries, found by simulation.
 
-        It is right if the collision asked for is among them as a whole, and guesses otherwise.
+        It is right if the collision asked for is among them as a whole, and guesses otherwise. The
+        longer the worlds run, the more pairs have met long ago: `length` entries, 65,536 if it is
+        left out.
         """
+        steps = (USUAL_LENGTH if length is None else length) // ENTRIES
         key = hashed(0, torch.arange(worlds))
         state = beginning(key)
         known, asked = 0, 0
         for first in range(0, steps, STEPS_AT_A_TIME):
             frames, state = simulate(key, state, first, self.question)
             reached = frames.answer // QUADRANTS > frames.time - memory // ENTRIES
-            known += int((reached & frames.answered).sum())
-            asked += int(frames.answered.sum())
-        return 100 * (1 - known / asked) * (1 - 1 / QUADRANTS)
+            answered = frames.answered & (frames.time < steps)
+            known += int((reached & answered).sum())
+            asked += int(answered.sum())
+        return 100 * (1 - known / max(asked, 1)) * (1 - 1 / QUADRANTS)
 
 
 @dataclass(frozen=True)

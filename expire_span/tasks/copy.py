@@ -69,7 +69,7 @@ class Copy(Task):
         """Share of the answers that are right as a whole."""
         return ExactMatch(end=END)
 
-    def oracle(self, memory: int) -> float:
+    def oracle(self, memory: int, length: int | None = None) -> float:
         """Expected accuracy of a reader that holds `memory` tokens when the question comes.
 
         It knows the answer if all n A's are among them, d + n <= memory, and guesses otherwise.

@@ -76,6 +76,7 @@ class CorpusStream(Stream):
                 f"The {split} split of {corpus.name} has {size} tokens but {batch} rows need at "
                 f"least {batch + 1}: use a larger file, a larger share or fewer rows."
             )
+        self.contents = corpus.contents
         self._corpus = corpus
         self._pairs = size - 1
         self._first = np.arange(batch) * size // batch

@@ -1,21 +1,24 @@
 """Documents: the user's own text, one JSON object a line or plain, as bytes or through a tokenizer.
 
-The file is read once, line by line, and its tokens are kept (`files.py`); they are mapped, never
-read whole. They are cut into splits as those of `Text` are. Where a document begins, memory can
-begin anew (`restart`). A plain file is one document.
+The file is read once, line by line, and long lines of a plain text in pieces; its tokens are kept
+(`files.py`) and mapped, never read whole. They are cut into splits as those of `Text` are. Where a
+document begins, memory can begin anew (`restart`). A plain file is one document.
 
 Whoever knows nothing pays 8 bits for a byte, or has a perplexity of the vocabulary's size.
 
 Shapes: N tokens of the file, D documents.
 """
 
+import codecs
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from expire_span.checks import require_at_least, require_shares
@@ -29,7 +32,9 @@ if TYPE_CHECKING:
 
 BYTES = 256
 TOKENS, BEGINS = "tokens", "begins.npy"
-Encode = Callable[[str], list[int]]
+PIECE = 2**20  # bytes of a long line that are read at once
+LAST_BLANK = re.compile(r"\s\S*\Z")
+Encode = Callable[[str], list[int] | NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
@@ -123,23 +128,57 @@ class Documents(Task):
 
 
 def read_texts(path: Path, field: str) -> Iterator[tuple[str, bool]]:
-    """The texts of a file line by line, and whether each begins a document."""
-    bar = tqdm(total=path.stat().st_size, desc=path.name, unit="B", unit_scale=True, leave=False)
-    with path.open("rb") as file, bar:
-        for number, line in enumerate(file, start=1):
-            bar.update(len(line))
-            try:
-                text = line.decode("utf-8")
-                if path.suffix != ".jsonl":
-                    yield text, number == 1
-                elif text.strip():
-                    yield _text_of(json.loads(text), field), True
-            except (ValueError, KeyError, TypeError) as error:
-                kind = f"a JSON object with a text under {field!r}"
-                wanted = kind if path.suffix == ".jsonl" else "text in UTF-8"
-                raise ValueError(
-                    f"Line {number} of {path} is not {wanted} ({error}): mend or remove it."
-                ) from error
+    """The texts of a file piece by piece, and whether each begins a document."""
+    objects = path.suffix == ".jsonl"
+    wanted = f"a JSON object with a text under {field!r}" if objects else "text in UTF-8"
+    lines = Lines(path)
+    try:
+        if objects:
+            for line in lines.read():
+                if line.strip():
+                    yield _text_of(json.loads(line.decode("utf-8")), field), True
+        else:
+            for number, piece in enumerate(_pieces(lines.read(PIECE))):
+                yield piece, number == 0
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"Line {lines.number} of {path} is not {wanted} ({error}): mend or remove it."
+        ) from error
+
+
+class Lines:
+    """The lines of a file; `number` is that of the one just read."""
+
+    def __init__(self, path: Path) -> None:
+        self.number = 1
+        self._path = path
+
+    def read(self, most: int = -1) -> Iterator[bytes]:
+        """One after another; with `most`, longer ones in parts of so many bytes."""
+        size, name = self._path.stat().st_size, self._path.name
+        bar = tqdm(total=size, desc=name, unit="B", unit_scale=True, leave=False)
+        with self._path.open("rb") as file, bar:
+            while part := file.readline(most):
+                bar.update(len(part))
+                yield part
+                self.number += part.endswith(b"\n")
+
+
+def _pieces(parts: Iterator[bytes]) -> Iterator[str]:
+    """The text of lines; those that come in parts are cut before a blank, if there is one.
+
+    So a tokenizer finds whole words, and finds them as in the whole line.
+    """
+    decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
+    for part in parts:
+        text = rest + decoder.decode(part)
+        cut = len(text)
+        if len(part) == PIECE and not part.endswith(b"\n"):
+            blank = LAST_BLANK.search(text, 1)
+            cut = blank.start() if blank else cut
+        yield text[:cut]
+        rest = text[cut:]
+    yield rest + decoder.decode(b"", final=True)
 
 
 def load_tokenizer(path: str | Path, vocabulary: int) -> "Tokenizer":
@@ -171,8 +210,8 @@ def _text_of(entry: dict[str, str], field: str) -> str:
     return text
 
 
-def _bytes(text: str) -> list[int]:
-    return list(text.encode("utf-8"))
+def _bytes(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
 
 
 def _encode(texts: Iterator[tuple[str, bool]], encode: Encode, path: Path) -> list[int]:

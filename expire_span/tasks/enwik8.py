@@ -81,7 +81,9 @@ class Enwik8(Task):
 
 
 def unpacked_file(path: Path) -> Path:
-    """The file itself, unpacked into the cache if it is packed."""
+    """The file itself, unpacked into the cache if it is packed; a folder is looked into."""
+    if path.is_dir():
+        path = SOURCE.find(str(path))
     if path.is_dir():
         raise SOURCE.broken(path, "is a folder without enwik8 in it")
     if path.suffix not in (".zip", ".xz"):

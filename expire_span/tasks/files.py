@@ -45,6 +45,8 @@ class Source:
     name: str
     names: tuple[str, ...]  # of the file or folder, without what a packed one ends with
     advice: str
+    archive: str = ""  # the name of the file that is to be had
+    md5: str = ""  # and what a file of that name must be
 
     def find(self, path: str) -> Path:
         """The file or folder at `path`, or by one of its names in the folder that path is."""
@@ -68,6 +70,11 @@ class Source:
     def broken(self, path: Path, why: str) -> ValueError:
         """What to say of a file that cannot be what it should be."""
         return ValueError(f"{path} {why}: {self.advice}.")
+
+    def verify(self, path: Path) -> None:
+        """Refuse a file that has the archive's name, but is not it."""
+        if path.name == self.archive and md5_of(path) != self.md5:
+            raise self.broken(path, f"is not the archive of that name, whose md5 is {self.md5}")
 
     @contextmanager
     def unpacking(self, path: Path) -> Iterator[None]:
@@ -99,6 +106,7 @@ def unpacked(path: Path, source: Source) -> Path:
         raise source.broken(path, "is neither a folder nor an archive")
 
     def unpack(folder: Path) -> None:
+        source.verify(path)
         with source.unpacking(path):
             if path.suffix == ".zip":
                 with zipfile.ZipFile(path) as archive:

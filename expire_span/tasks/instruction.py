@@ -104,7 +104,7 @@ class Instruction(Task):
             return _tongue(built_in(), None)
         return _tongue(light(self.path), self.vocabulary)
 
-    def oracle(self, memory: int, stories: int = 64) -> float:
+    def oracle(self, memory: int, length: int | None = None, stories: int = 64) -> float:
         """Expected accuracy of a reader that holds `memory` words, found by telling stories.
 
         It knows the line if the whole instruction is among them, and guesses a name otherwise.
@@ -193,6 +193,7 @@ class InstructionStream(PieceStream):
     ) -> None:
         self._task = task
         self._tongue = task.tongue()
+        self.contents = self._tongue.fingerprint()
         aside = sum(map(len, self._tongue.asides)) / len(self._tongue.asides)
         self._half_visit = round(aside * ASIDES_IN_A_ROW)
         self._distances = task.training_distances if split == "train" else "uniform"

@@ -95,11 +95,7 @@ class ParticleStream(Stream):
             if self._offset == STEPS_AT_A_TIME * self._entries:
                 self._restart(self._first + STEPS_AT_A_TIME, self._after)
                 self._offset = 0
-        return Batch(
-            torch.cat([part.inputs for part in parts], dim=1),
-            torch.cat([part.targets for part in parts], dim=1),
-            torch.cat([part.scored for part in parts], dim=1),
-        )
+        return Batch.joined(parts)
 
     def _restart(self, first: int, state: State) -> None:
         """Stand where step `first` is the next to be simulated."""

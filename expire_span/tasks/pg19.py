@@ -31,7 +31,9 @@ SOURCE = Source(
     ("pg19", "pg19_subset"),
     "get the folders train, validation and test of gs://deepmind-gutenberg",
 )
+BEGINS = "begins.json"
 CODE_POINTS = 0x110000
+TRAIN_BOOKS = 28_602  # of the whole of PG-19
 UNKNOWN = 0  # the token of every character outside the vocabulary
 
 
@@ -62,7 +64,7 @@ class PG19(Task):
         split_number(split)
         folder = prepared(self.path, self.vocabulary)
         tokens = map_file(folder / f"{split}.tokens", np.uint16)
-        begins = np.array(json.loads((folder / "begins.json").read_text())[split])
+        begins = np.array(_begins(folder)[split])
         corpus = Corpus(
             tokens,
             f"PG-19 in {folder}",
@@ -77,6 +79,12 @@ class PG19(Task):
         """The tokens of every split, as they were prepared."""
         folder = prepared(self.path, self.vocabulary)
         return tuple(folder / f"{split}.tokens" for split in SPLITS)
+
+    def subset(self) -> str:
+        """How many books there are to learn from, if not all."""
+        books = len(_begins(prepared(self.path, self.vocabulary))["train"])
+        whole = books >= TRAIN_BOOKS
+        return "" if whole else f"PG-19 subset ({books:,} of {TRAIN_BOOKS:,} train books)"
 
     def spelling(self) -> dict[str, bytes]:
         """The characters."""
@@ -99,10 +107,17 @@ def prepared(path: str, vocabulary: int) -> Path:
         codes, characters = _vocabulary(books["train"], vocabulary)
         (folder / VOCABULARY_FILE).write_text(json.dumps(characters))
         begins = {s: _encode(books[s], codes, folder / f"{s}.tokens") for s in SPLITS}
-        (folder / "begins.json").write_text(json.dumps(begins))
+        (folder / BEGINS).write_text(json.dumps(begins))
 
     every_book = [book for split in SPLITS for book in books[split]]
-    return made_once("pg19", every_book, prepare, settings=f"vocabulary {vocabulary}")
+    # With how many there are of each split, their order says which book belongs to which.
+    counts = [len(books[split]) for split in SPLITS]
+    return made_once("pg19", every_book, prepare, f"vocabulary {vocabulary}, books {counts}")
+
+
+def _begins(folder: Path) -> dict[str, list[int]]:
+    """Where the books of each split begin among its tokens."""
+    return json.loads((folder / BEGINS).read_text())
 
 
 def _books(root: Path, split: Split) -> list[Path]:

@@ -91,7 +91,7 @@ class Recall(Task):
         """Share of the queries answered right."""
         return TokenAccuracy()
 
-    def oracle(self, memory: int) -> float:
+    def oracle(self, memory: int, length: int | None = None) -> float:
         """Expected accuracy of a perfect reader that looks back `memory` tokens from a query.
 
         A query stands 1 to period - 1 tokens after the latest cue. The reader sees that cue and all

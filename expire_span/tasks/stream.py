@@ -7,7 +7,7 @@ Shapes: B rows, T steps.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol, Self, get_args
 
 import numpy as np
@@ -39,6 +39,9 @@ class Stream(ABC):
         seed: 0 to 2**32 - 1.
         length: steps of each row; None for an endless stream.
     """
+
+    contents: str = ""
+    """Fingerprint of the data that are read; empty where they are made up."""
 
     def __init__(
         self, source: dict[str, Any], split: Split, batch: int, seed: int, length: int | None = None
@@ -158,10 +161,12 @@ class Steps:
 
     def cut(self, first: int, last: int) -> "Steps":
         """Its steps first, ..., last - 1."""
-        part = slice(first, last)
-        starts = None if self.starts is None else self.starts[part]
-        in_metric = None if self.in_metric is None else self.in_metric[part]
-        return Steps(self.inputs[part], self.targets[part], self.scored[part], starts, in_metric)
+        return Steps(**{name: column[first:last] for name, column in self.columns().items()})
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The fields that there are, by name."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: column for name, column in given.items() if column is not None}
 
 
 class PieceStream(Stream):
@@ -187,22 +192,12 @@ class PieceStream(Stream):
         return np.random.default_rng([*self._entropy, row, index])
 
     def _next(self, steps: int) -> Batch:
-        cuts = [cut for row in self.rows for cut in self._advance(row, steps)]
+        cuts = [cut.columns() for row in self.rows for cut in self._advance(row, steps)]
+        joined = {name: np.concatenate([cut[name] for cut in cuts]) for name in cuts[0]}
+        tokens = {name: joined[name].astype(np.int64) for name in ("inputs", "targets")}
         shape = (len(self.rows), steps)
-        inputs = np.concatenate([cut.inputs for cut in cuts], dtype=np.int64)
-        targets = np.concatenate([cut.targets for cut in cuts], dtype=np.int64)
-        scored = np.concatenate([cut.scored for cut in cuts])
-        starts = [cut.starts for cut in cuts if cut.starts is not None]
-        in_metric = [cut.in_metric for cut in cuts if cut.in_metric is not None]
-        return Batch(
-            inputs=torch.from_numpy(inputs).view(shape),
-            targets=torch.from_numpy(targets).view(shape),
-            scored=torch.from_numpy(scored).view(shape),
-            starts=torch.from_numpy(np.concatenate(starts)).view(shape) if starts else None,
-            in_metric=torch.from_numpy(np.concatenate(in_metric)).view(shape)
-            if in_metric
-            else None,
-        )
+        found = {name: torch.from_numpy(column) for name, column in {**joined, **tokens}.items()}
+        return Batch(**{name: column.view(shape) for name, column in found.items()})
 
     def _advance(self, row: int, steps: int) -> Iterator[Steps]:
         """Move one row on, giving what lies on the way."""

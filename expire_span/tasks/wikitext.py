@@ -12,22 +12,37 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
-from expire_span.checks import require_at_least
+from expire_span.checks import require_at_least, require_one_of
 from expire_span.tasks.base import Perplexity, Task
 from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file
 from expire_span.tasks.files import VOCABULARY_FILE, Source, made_once, unpacked
 from expire_span.tasks.stream import SPLITS, Split, split_number
 
-SOURCE = Source(
-    "WikiText",
-    ("wikitext-103", "wikitext-103-v1", "wikitext103", "wikitext-2", "wikitext-2-v1", "wikitext2"),
-    "get https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-103-v1.zip "
-    "(md5 9ddaacaf6af0710eda8c456decff7832)",
-)
+Edition = Literal["103", "2"]
+
+
+def _source(edition: Edition, md5: str) -> Source:
+    archive = f"wikitext-{edition}-v1.zip"
+    return Source(
+        f"WikiText-{edition}",
+        (f"wikitext-{edition}", f"wikitext-{edition}-v1", f"wikitext{edition}"),
+        f"get https://s3.amazonaws.com/research.metamind.io/wikitext/{archive} (md5 {md5})",
+        archive,
+        md5,
+    )
+
+
+SOURCES: dict[Edition, Source] = {
+    "103": _source("103", "9ddaacaf6af0710eda8c456decff7832"),
+    "2": _source("2", "542ccefacc6c27f945fb54453812b3cd"),
+}
+TRAIN_WORDS: dict[Edition, int] = {"103": 103_227_021, "2": 2_088_628}  # with the ends of lines
 END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
 
 
@@ -39,9 +54,12 @@ class WikiText(Task):
     """Folder or archive; if empty, looked for in the folder in EXPIRE_SPAN_DATA."""
     vocabulary: int = 267_735
     """Most words; the rarer ones become <unk>. This is the number in all of WikiText-103."""
+    edition: Edition = "103"
+    """Which of the two is looked for: WikiText-103 or WikiText-2."""
 
     def __post_init__(self) -> None:
         require_at_least(2, vocabulary=self.vocabulary)
+        require_one_of(get_args(Edition), edition=self.edition)
 
     @property
     def vocab(self) -> int:
@@ -54,55 +72,71 @@ class WikiText(Task):
         The files are opened here, so that a task can be described where they are not.
         """
         split_number(split)
-        folder = prepared(self.path, self.vocabulary)
-        tokens = map_file(folder / f"{split}.tokens", np.int32)
-        corpus = Corpus(tokens, f"WikiText in {folder}", fingerprint(tokens))
+        tokens = self._tokens(split)
+        corpus = Corpus(tokens, f"WikiText in {self._prepared()}", fingerprint(tokens))
         source = self._source()
-        del source["path"]  # Files may move, but not change.
+        del source["path"], source["edition"]  # Files may move, but not change: they say it all.
         return CorpusStream(corpus, source, split, batch, seed)
 
     def files(self) -> tuple[Path, ...]:
         """The tokens of every split, as they were prepared."""
-        folder = prepared(self.path, self.vocabulary)
+        folder = self._prepared()
         return tuple(folder / f"{split}.tokens" for split in SPLITS)
+
+    def subset(self) -> str:
+        """How many words there are to learn from, if not all."""
+        words, all_words = len(self._tokens("train")), TRAIN_WORDS[self.edition]
+        name = SOURCES[self.edition].name
+        whole = words >= all_words
+        return "" if whole else f"{name} subset ({words:,} of {all_words:,} train words)"
 
     def spelling(self) -> dict[str, bytes]:
         """The words."""
-        folder = prepared(self.path, self.vocabulary)
-        return {VOCABULARY_FILE: (folder / VOCABULARY_FILE).read_bytes()}
+        return {VOCABULARY_FILE: (self._prepared() / VOCABULARY_FILE).read_bytes()}
 
     def score(self) -> Perplexity:
         """Perplexity of a word."""
         return Perplexity()
 
+    def _tokens(self, split: Split) -> NDArray[np.integer]:
+        return map_file(self._prepared() / f"{split}.tokens", np.int32)
 
-def prepared(path: str, vocabulary: int) -> Path:
+    def _prepared(self) -> Path:
+        return prepared(self.path, self.vocabulary, SOURCES[self.edition])
+
+
+def prepared(path: str, vocabulary: int, source: Source) -> Path:
     """The folder with the tokens of every split and `vocabulary.json`, made at the first call."""
-    root = unpacked(SOURCE.find(path), SOURCE)
-    files = {split: _file_of(root, split) for split in SPLITS}
+    root = unpacked(source.find(path), source)
+    files = {split: _file_of(root, split, source) for split in SPLITS}
 
     def prepare(folder: Path) -> None:
-        words = _vocabulary(files["train"], vocabulary)
+        words = _vocabulary(files["train"], vocabulary, source)
         (folder / VOCABULARY_FILE).write_text(json.dumps(words))
         tokens = {word: token for token, word in enumerate(words)}
         for split in SPLITS:
-            _encode(files[split], tokens, folder / f"{split}.tokens")
+            _encode(_lines(files[split], source), tokens, folder / f"{split}.tokens")
 
     settings = f"vocabulary {vocabulary}"
     return made_once("wikitext", list(files.values()), prepare, settings)
 
 
-def _file_of(root: Path, split: Split) -> Path:
-    """The one file of a split, in this folder or one below it."""
+def _file_of(root: Path, split: Split, source: Source) -> Path:
+    """The one file of a split, in this folder or one below it that is not of another edition."""
     patterns = (f"wiki.{split}.*tokens", f"{split}.txt", f"{split}.tokens")
-    found = [path for pattern in patterns for path in sorted(root.rglob(pattern))]
-    if len(found) != 1:
-        what = f"more than one {split} file" if found else f"no file {' or '.join(patterns)}"
-        raise SOURCE.broken(root, f"does not hold WikiText ({what})")
-    return found[0]
+    others = {name for other in SOURCES.values() if other is not source for name in other.names}
+    there = [path for pattern in patterns for path in sorted(root.rglob(pattern))]
+    found = [path for path in there if others.isdisjoint(path.relative_to(root).parts)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        what = f"more than one {split} file"
+    else:
+        what = "but another edition" if there else f"no file {' or '.join(patterns)}"
+    raise source.broken(root, f"does not hold {source.name} ({what})")
 
 
-def _lines(path: Path) -> Iterator[list[str]]:
+def _lines(path: Path, source: Source) -> Iterator[list[str]]:
     """The words of each line, with its end."""
     bar = tqdm(total=path.stat().st_size, desc=path.name, unit="B", unit_scale=True, leave=False)
     with path.open("rb") as file, bar:
@@ -111,13 +145,13 @@ def _lines(path: Path) -> Iterator[list[str]]:
             try:
                 yield [*line.decode("utf-8").split(), END_OF_LINE]
             except UnicodeDecodeError as error:
-                raise SOURCE.broken(path, f"is not a text in UTF-8 ({error})") from error
+                raise source.broken(path, f"is not a text in UTF-8 ({error})") from error
 
 
-def _vocabulary(path: Path, most: int) -> list[str]:
+def _vocabulary(path: Path, most: int, source: Source) -> list[str]:
     """The most frequent words, by frequency and then by name; `<unk>` is always among them."""
     counts: Counter[str] = Counter()
-    for words in _lines(path):
+    for words in _lines(path, source):
         counts.update(words)
     counts[UNKNOWN] += 0
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
@@ -127,9 +161,9 @@ def _vocabulary(path: Path, most: int) -> list[str]:
     return ranked
 
 
-def _encode(path: Path, tokens: dict[str, int], target: Path) -> None:
-    """Write the tokens of a file."""
+def _encode(lines: Iterator[list[str]], tokens: dict[str, int], target: Path) -> None:
+    """Write the tokens of all lines."""
     unknown = tokens[UNKNOWN]
     with target.open("wb") as file:
-        for words in _lines(path):
+        for words in lines:
             np.array([tokens.get(word, unknown) for word in words], dtype=np.int32).tofile(file)

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -21,7 +21,8 @@ from expire_span.tasks import Split, Stream, Task
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.checkpoint import Checkpoint, Shard, join
 from expire_span.training.distributed import ALONE, Ranks
-from expire_span.training.interruption import Interruption
+from expire_span.training.experiment import Experiment
+from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.metrics import Means, memory_metrics
 from expire_span.training.records import differences
 from expire_span.training.sources import SourceFiles
@@ -91,6 +92,37 @@ class Evaluation:
         self._precision = choose_precision(model.positions.device, precision)
         self._batch, self._seed, self._limit = batch, seed, limit
 
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        model: Transformer,
+        split: Split,
+        *,
+        batch: int | None = None,
+        blocks: int | None = None,
+        limit: int | None = None,
+        ranks: Ranks = ALONE,
+        sources: SourceFiles | None = None,
+    ) -> Self:
+        """An evaluation as the experiment has it, but for what is given.
+
+        If `sources` are not, the files of its task are read once, and watched.
+        """
+        settings, task = experiment.evaluation, experiment.task
+        return cls(
+            model,
+            task,
+            split,
+            batch=settings.batch if batch is None else batch,
+            blocks=settings.blocks if blocks is None else blocks,
+            seed=experiment.seed,
+            precision=experiment.precision,
+            limit=limit,
+            ranks=ranks,
+            sources=SourceFiles(task.files()) if sources is None else sources,
+        )
+
     @torch.no_grad()
     def advance(self) -> None:
         """Read one block; the model is in evaluation mode."""
@@ -130,16 +162,16 @@ class Evaluation:
         progress: bool = False,
         bookmark: "Bookmark | None" = None,
         interruption: Interruption | None = None,
-    ) -> dict[str, float] | None:
-        """Go on to the end.
+    ) -> dict[str, float]:
+        """Go on to the end, and give the result.
 
         Args:
             progress: whether to show a bar.
             bookmark: keeps where it stands, now and then and when it is stopped.
             interruption: whether to stop.
 
-        Returns:
-            The result, or None if it was stopped.
+        Raises:
+            Stopped: if any rank was asked to stop; the bookmark has been kept.
         """
         bar = tqdm(
             total=self.total,
@@ -158,8 +190,12 @@ class Evaluation:
                     if bookmark is not None:
                         bookmark.keep(self, now=stop)
                     if stop:
-                        return None
+                        raise self._stopped(interruption)
         return self.result()
+
+    def _stopped(self, interruption: Interruption | None) -> Stopped:
+        said = f"stopped after {self.done} of {self.total} blocks"
+        return Stopped(said) if interruption is None else Stopped(said, interruption.number)
 
     def checkpoint(self) -> Checkpoint:
         """All of its state; the model is not part of it."""
@@ -300,37 +336,6 @@ class Bookmark:
                 f"{self._folder}, where an evaluation stood, is of no use any more but cannot be "
                 f"removed ({error.strerror}): remove it."
             ) from error
-
-
-def evaluate(
-    model: Transformer,
-    task: Task,
-    split: Split,
-    *,
-    batch: int,
-    blocks: int | None = None,
-    seed: int = 0,
-    precision: str = "auto",
-    limit: int | None = None,
-    progress: bool = False,
-) -> dict[str, float]:
-    """The task's metrics and the memory used, over `blocks` blocks or to the stream's end.
-
-    The arguments are those of `Evaluation`, and whether to show a bar.
-    """
-    evaluation = Evaluation(
-        model,
-        task,
-        split,
-        batch=batch,
-        blocks=blocks,
-        seed=seed,
-        precision=precision,
-        limit=limit,
-    )
-    result = evaluation.run(progress)
-    assert result is not None
-    return result
 
 
 def count_blocks(stream: Stream, block: int, blocks: int | None) -> int:

@@ -4,6 +4,7 @@ experiment.json        every setting
 metrics.jsonl          metrics, one line each; TensorBoard's files lie beside it
 checkpoints/           the newest two
 evaluation/            where an evaluation stands that has been stopped
+evaluation-SPLIT/      the same for one after training
 result.json            how a run was judged in the end, if it was
 wandb-id               under which Weights & Biases knows the run, if it does
 .lock                  held by the process that is at work here

@@ -18,7 +18,7 @@ from expire_span.training.folder import (
     open_run,
 )
 from expire_span.training.guard import NotFinite
-from expire_span.training.interruption import Interruption
+from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.log import VALID, MetricLog, Metrics
 from expire_span.training.metrics import Pace, summary
 from expire_span.training.saver import Saver
@@ -185,21 +185,13 @@ class Run:
         return result
 
     def _evaluate_now(self, bookmark: Bookmark) -> dict[str, float]:
-        experiment, settings = self.experiment, self.experiment.evaluation
-        evaluation = Evaluation(
-            self.trainer.model,
-            experiment.task,
-            "valid",
-            batch=settings.batch,
-            blocks=settings.blocks,
-            seed=experiment.seed,
-            precision=experiment.precision,
-            ranks=self.ranks,
-            sources=self.trainer.sources,
+        trainer = self.trainer
+        evaluation = Evaluation.of(
+            self.experiment, trainer.model, "valid", ranks=self.ranks, sources=trainer.sources
         )
         bookmark.find(evaluation)
-        result = evaluation.run(self.progress, bookmark, self.interruption)
-        if result is None:
+        try:
+            return evaluation.run(self.progress, bookmark, self.interruption)
+        except Stopped:
             self._save()
             self._stop()
-        return result

@@ -1,7 +1,8 @@
 """Every experiment at every scale: what it says, and at smoke scale that it runs and resumes."""
 
+import re
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,19 +23,6 @@ LINES = {line.name: line for table in TABLES.values() for line in table.lines}
 TIMED = {"milliseconds", "seconds", "peak_gb"}
 
 
-def kind(line: Line) -> str:
-    """What sets a smoke run apart from others, besides numbers: lines of a kind differ in those."""
-    experiment = line.experiment("smoke")
-    settings = asdict(experiment.model) | {"task": type(experiment.task).__name__}
-    memory = settings.pop("memory")
-    told = {name: value for name, value in memory.items() if not isinstance(value, int | float)}
-    flags = {"shorten": memory.get("shorten"), "large": memory.get("divisor", 1) > 1}
-    return repr((settings, type(experiment.model.memory).__name__, told, flags))
-
-
-ONE_OF_EACH_KIND = {kind(line): line for line in reversed(LINES.values())}.values()
-
-
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path_factory.getbasetemp() / "prepared"
@@ -42,7 +30,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.delenv("EXPIRE_SPAN_DATA", raising=False)
 
 
-@pytest.mark.parametrize("line", ONE_OF_EACH_KIND, ids=lambda line: line.name)
+@pytest.mark.parametrize("line", LINES.values(), ids=lambda line: line.name)
 def test_a_model_trains_resumes_and_is_judged_at_smoke_scale(line: Line, tmp_path: Path) -> None:
     first = run_line(line, "smoke", 0, tmp_path, device="cpu")
     assert first is not None
@@ -60,7 +48,7 @@ def test_a_model_trains_resumes_and_is_judged_at_smoke_scale(line: Line, tmp_pat
 
 
 def test_lines_of_every_memory_are_run() -> None:
-    policies = {type(line.experiment("smoke").model.memory).__name__ for line in ONE_OF_EACH_KIND}
+    policies = {type(line.experiment("smoke").model.memory).__name__ for line in LINES.values()}
     assert policies == {"ExpireSpan", "FixedSpan", "AdaptiveSpan", "Compressive"}
 
 
@@ -152,11 +140,30 @@ def test_docstrings_give_the_papers_numbers() -> None:
         assert "The paper" in (EXPERIMENTS[name].__doc__ or "")
     for name, table in TABLES.items():
         for line in table.lines:
-            for column, number in line.paper.items():
-                if column == table.metric and isinstance(number, float) and "eff" not in name:
-                    function = getattr(line.experiment, "func", line.experiment)
-                    shown = f"{100 * number:g}" if column == "accuracy" else f"{number:g}"
-                    assert shown in function.__doc__, (name, line.label)
+            number = line.paper.get(table.metric)
+            if isinstance(number, float):
+                function = getattr(line.experiment, "func", line.experiment)
+                shown = re.escape(as_the_paper_writes_it(number, table.metric))
+                assert re.search(rf"(?<![\d.]){shown}(?!\d)", function.__doc__), (name, line.label)
+
+
+def as_the_paper_writes_it(number: float, column: str) -> str:
+    """Shares in percent, and bits without the third digit that ours have, if they have none."""
+    if column == "accuracy":
+        return f"{100 * number:g} %"
+    shown = format(number, COLUMNS[column][1])
+    return shown.removesuffix("0") if column in ("bpb", "bpc") else shown
+
+
+def test_learned_memories_in_figures_come_from_several_seeds() -> None:
+    """But for losses along a text, of which one run is drawn."""
+    figures = [table for table in TABLES.values() if table.label.startswith("fig:")]
+    assert {table.label for table in figures} >= {"fig:pg19", "fig:enwik8_span"}
+    for table in figures:
+        for line in table.lines:
+            memory = line.experiment("paper").model.memory
+            if table.picture != "stream" and memory.longest_learned_span() is not None:
+                assert line.seeds >= 2, (table.label, line.label)
 
 
 def test_samples_come_along() -> None:

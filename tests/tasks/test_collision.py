@@ -233,11 +233,22 @@ def test_statistics_equal_those_of_an_independent_scalar_world(question, answere
 
 def test_the_oracle_goes_from_chance_to_certainty_and_equals_a_reader() -> None:
     task = Collision()
-    errors = [task.oracle(memory, worlds=8, steps=2048) for memory in (0, 800, 8000, 80_000)]
+    errors = [task.oracle(memory, 8 * 2048, worlds=8) for memory in (0, 800, 8000, 80_000)]
     assert errors[0] == 75
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] == 0
     assert errors[1] == pytest.approx(reader_error(task, memory=800), abs=5)
+
+
+def test_a_perfect_reader_is_judged_as_far_as_the_rows_go() -> None:
+    """Worlds that run longer ask for what lies further back; those of no whole chunk are cut."""
+    task, memory = Collision(), 2000
+    assert task.oracle(memory) == task.oracle(memory, 65_536)
+    errors = [task.oracle(memory, length) for length in (2048, 8192, 65_536)]
+    assert errors == sorted(errors)
+    assert errors[0] < errors[-1] / 2
+    stream = [task.oracle(memory, 8 * steps, worlds=4) for steps in (300, 1024)]
+    assert stream[0] != stream[1]
 
 
 def reader_error(task: Collision, memory: int) -> float:

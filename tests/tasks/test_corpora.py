@@ -10,6 +10,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from math import log
 from pathlib import Path
 from threading import Barrier
@@ -19,8 +20,9 @@ import numpy as np
 import pytest
 import torch
 
-from expire_span.tasks import PG19, Enwik8, Task, WikiText, enwik8, files, pg19
+from expire_span.tasks import PG19, Enwik8, Task, WikiText, enwik8, files, pg19, wikitext
 from expire_span.tasks.files import Source, made_once
+from expire_span.training.records import from_record, to_record
 
 SMALL = bytes((7 * place + place // 256) % 97 for place in range(20_000))
 BOOKS = {
@@ -120,6 +122,17 @@ def test_a_file_is_found_in_a_folder_or_where_the_environment_says(
     assert everything(Enwik8(folder), "test")
     monkeypatch.setenv("EXPIRE_SPAN_DATA", folder)
     assert everything(Enwik8(), "test")
+
+
+@pytest.mark.parametrize("suffix", ["", ".xz", ".zip"])
+def test_a_folder_of_its_name_is_looked_into(small_enwik8: Path, suffix: str) -> None:
+    data = small_enwik8.parent / "data"
+    path = packed(small_enwik8, suffix) if suffix else small_enwik8
+    inside = data / "enwik8"
+    inside.mkdir(parents=True)
+    path.rename(inside / path.name)
+    assert everything(Enwik8(str(data)), "test")
+    assert everything(Enwik8(str(inside)), "test")
 
 
 def cut_off(path: Path) -> None:
@@ -249,6 +262,15 @@ def test_an_archive_of_books_is_unpacked_once(books: Path, tmp_path: Path, own_c
             PG19(str(archive)).stream("train", 2, 0)
 
 
+def test_a_book_that_moves_to_another_split_is_read_there(books: Path) -> None:
+    """Its name, size and time stay the same, and so does the order of all books."""
+    (books / "train" / "3.txt").write_text("drei: ein Tier.\n")
+    before = everything(PG19(str(books)), "valid")
+    (books / "train" / "3.txt").rename(books / "validation" / "3.txt")
+    after = everything(PG19(str(books)), "valid")
+    assert len(after) == len(before) + len("drei: ein Tier.\n")
+
+
 def test_what_is_not_a_book_is_refused(books: Path) -> None:
     (books / "test" / "8.txt").write_bytes(b"\xff\xfe broken")
     with pytest.raises(ValueError, match=r"8\.txt is not a text in UTF-8 .*: get the folders"):
@@ -309,7 +331,7 @@ def test_files_may_have_any_of_their_usual_names(tmp_path: Path, name: str) -> N
 def test_what_is_not_wikitext_is_refused(lines: Path) -> None:
     (lines / "test.txt").write_text("again")
     with pytest.raises(
-        ValueError, match=r"does not hold WikiText \(more than one test file\): get"
+        ValueError, match=r"does not hold WikiText-103 \(more than one test file\): get"
     ):
         WikiText(str(lines)).stream("train", 2, 0)
     (lines / "test.txt").unlink()
@@ -317,12 +339,75 @@ def test_what_is_not_wikitext_is_refused(lines: Path) -> None:
     with pytest.raises(ValueError, match=r"wiki\.valid\.tokens is not a text in UTF-8 .*: get"):
         WikiText(str(lines)).stream("train", 2, 0)
     (lines / "wiki.valid.tokens").unlink()
-    with pytest.raises(ValueError, match=r"does not hold WikiText \(no file wiki\.valid\.\*tokens"):
+    with pytest.raises(ValueError, match=r"does not hold WikiText-103 \(no file wiki\.valid\.\*t"):
         WikiText(str(lines)).stream("train", 2, 0)
     with pytest.raises(
         ValueError, match="vocabulary must be a whole number of at least 2, but is 0"
     ):
         WikiText(vocabulary=0)
+    with pytest.raises(ValueError, match="edition must be one of 103, 2, but is '3'"):
+        WikiText(edition="3")  # type: ignore[arg-type]
+
+
+def test_of_two_editions_the_one_that_is_asked_for_is_taken(lines: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    lines.rename(data / "wikitext-103")
+    whole = everything(WikiText(str(data / "wikitext-103")), "valid")
+    assert everything(WikiText(str(data)), "valid") == whole
+    with pytest.raises(
+        ValueError, match=r"does not hold WikiText-2 \(but another edition\): .*wikitext-2-v1\.zip"
+    ):
+        WikiText(str(data), edition="2").stream("valid", 1, 0)
+    small = data / "wikitext-2"
+    small.mkdir()
+    for split, text in LINES.items():
+        (small / f"wiki.{split}.tokens").write_text(text * 2)
+    assert len(everything(WikiText(str(data), edition="2"), "valid")) == 2 * len(whole)
+    assert everything(WikiText(str(data)), "valid") == whole
+
+
+def test_the_archive_that_everybody_uses_is_verified(
+    lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    path = tmp_path / "wikitext-103-v1.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in lines.iterdir():
+            archive.write(file, f"wikitext-103/{file.name}")
+    with pytest.raises(
+        ValueError, match=r"v1\.zip is not the archive of that name, whose md5 is 9"
+    ):
+        WikiText(str(path)).stream("valid", 1, 0)
+    assert not list(own_cache.glob("WikiText*"))
+    real = replace(wikitext.SOURCES["103"], md5=hashlib.md5(path.read_bytes()).hexdigest())
+    with monkeypatch.context() as patch:
+        patch.setitem(wikitext.SOURCES, "103", real)
+        assert everything(WikiText(str(path)), "valid")
+    own = path.rename(tmp_path / "own.zip")
+    assert everything(WikiText(str(own)), "valid")
+
+
+def test_a_part_of_a_data_set_says_so(
+    lines: Path, books: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = len(plain_words("train"))
+    assert WikiText(str(lines)).subset() == (
+        f"WikiText-103 subset ({words} of 103,227,021 train words)"
+    )
+    assert PG19(str(books)).subset() == "PG-19 subset (2 of 28,602 train books)"  # one is empty
+    monkeypatch.setitem(wikitext.TRAIN_WORDS, "103", words)
+    monkeypatch.setattr(pg19, "TRAIN_BOOKS", 2)
+    assert WikiText(str(lines)).subset() == PG19(str(books)).subset() == ""
+
+
+def test_a_run_from_before_there_were_editions_can_be_read(lines: Path) -> None:
+    task = WikiText(str(lines))
+    record = to_record(task)
+    del record["edition"]
+    assert from_record(record) == task
+    state = task.stream("valid", 1, 0).state()
+    assert "edition" not in state["stream"]
+    WikiText(str(lines), edition="2").stream("valid", 1, 0).restore(state)
 
 
 def test_perplexity_is_the_exponential_of_the_mean_loss(lines: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from expire_span.tasks import BitsPerByte, Documents, Perplexity
+from expire_span.tasks import BitsPerByte, Documents, Perplexity, documents
 from expire_span.training.experiment import Experiment, OptimizerConfig
 from expire_span.training.loop import train
 from reading_models import byte_level_tokenizer
@@ -68,6 +68,53 @@ def test_a_plain_file_is_one_document(tmp_path: Path) -> None:
     tokens, starts = whole(Documents(str(path), train_share=1.0, valid_share=0.0))
     assert bytes(tokens) == path.read_bytes()
     assert starts == [True] + [False] * (len(starts) - 1)
+
+
+LONG_LINES = [
+    "some words é, some more Ω " * 20,
+    "one_word_without_an_end" * 30,
+    "\n \n" + "x" * 31 + " " + "Ω" * 90 + "\r\n  two  blanks   three \n" * 3,
+    "a" * 64,
+]
+
+
+@pytest.mark.parametrize("text", LONG_LINES)
+@pytest.mark.parametrize("piece", [16, 64])
+def test_long_lines_are_read_in_pieces(
+    text: str, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never much more at once; the bytes are the same, and no word is cut that is not longer."""
+    monkeypatch.setattr(documents, "PIECE", piece)
+    path = tmp_path / "long.txt"
+    path.write_bytes(text.encode())
+    texts, begins = zip(*documents.read_texts(path, "text"), strict=True)
+    assert "".join(texts) == text
+    assert max(len(text.encode()) for text in texts) <= 2 * piece
+    assert begins == (True, *[False] * (len(begins) - 1))
+    if max(map(len, text.split())) < piece // 2:
+        assert [word for text in texts for word in text.split()] == text.split()
+    tokens, _ = whole(Documents(str(path), train_share=1.0, valid_share=0.0))
+    assert bytes(tokens) == text.encode()
+
+
+def test_a_tokenizer_finds_the_same_words_in_pieces(tmp_path: Path, monkeypatch) -> None:
+    path, file = tmp_path / "long.txt", tmp_path / "tokenizer.json"
+    path.write_text("the café  and the cat " * 30)
+    size = byte_level_tokenizer(file)
+    task = Documents(str(path), "text", str(file), size, train_share=1.0, valid_share=0.0)
+    in_one = whole(task)
+    monkeypatch.setattr(documents, "PIECE", 32)
+    monkeypatch.setenv("EXPIRE_SPAN_CACHE", str(tmp_path / "again"))
+    assert whole(task) == in_one
+
+
+def test_what_is_not_utf8_is_named_by_its_line(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(documents, "PIECE", 16)
+    path = tmp_path / "bad.txt"
+    for number, ending in ((2, b"word " * 9 + b"\xc3\n"), (3, b"\nword " * 1 + b"\xc3")):
+        path.write_bytes(b"first line, a long one\n" + ending)
+        with pytest.raises(ValueError, match=rf"Line {number} of .*bad\.txt is not text in UTF-8"):
+            list(documents.read_texts(path, "text"))
 
 
 def test_the_metric_follows_the_tokens(path: Path) -> None:

@@ -3,6 +3,8 @@
 import json
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import fields
+from hashlib import md5
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from expire_span.experiments.scale import SAMPLES
 from expire_span.tasks import (
+    PG19,
     SPLITS,
     TASKS,
     Batch,
@@ -20,6 +24,7 @@ from expire_span.tasks import (
     CollisionEasy,
     Copy,
     Documents,
+    Enwik8,
     ExactMatch,
     Instruction,
     PieceStream,
@@ -29,6 +34,8 @@ from expire_span.tasks import (
     Task,
     Text,
     TokenAccuracy,
+    WikiText,
+    enwik8,
 )
 from expire_span.tasks.copy import END
 from expire_span.tasks.stream import Steps
@@ -45,48 +52,39 @@ TASKS_TO_TRY: dict[str, Callable[[Path], Task]] = {
     "easy collision": lambda _: CollisionEasy(),
     "instruction": lambda _: Instruction(distance=40),
     "documents": lambda folder: Documents(str(folder / "some.jsonl")),
+    "enwik8": lambda folder: Enwik8(str(folder / "some.txt")),
+    "pg19": lambda _: PG19(str(SAMPLES / "books"), vocabulary=50),
+    "wikitext": lambda _: WikiText(str(SAMPLES / "words"), vocabulary=60),
 }
+SOME_TEXT = np.random.default_rng(0).bytes(3000)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EXPIRE_SPAN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(enwik8, "RELEASE", enwik8.Release(3000, md5(SOME_TEXT).hexdigest(), 300, 256))
         yield
 
 
 @pytest.fixture(scope="module", params=TASKS_TO_TRY)
 def task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Task:
     folder = tmp_path_factory.mktemp("text")
-    (folder / "some.txt").write_bytes(np.random.default_rng(0).bytes(3000))
+    (folder / "some.txt").write_bytes(SOME_TEXT)
     documents = "".join(json.dumps({"text": "word " * n}) + "\n" for n in range(40))
     (folder / "some.jsonl").write_text(documents)
     return TASKS_TO_TRY[request.param](folder)
 
 
-def joined(blocks: list[Batch]) -> Batch:
-    starts = [block.starts for block in blocks if block.starts is not None]
-    return Batch(
-        torch.cat([block.inputs for block in blocks], dim=1),
-        torch.cat([block.targets for block in blocks], dim=1),
-        torch.cat([block.scored for block in blocks], dim=1),
-        torch.cat(starts, dim=1) if starts else None,
-    )
-
-
 def same(one: Batch, other: Batch) -> bool:
-    pairs = [
-        (one.inputs, other.inputs),
-        (one.targets, other.targets),
-        (one.scored, other.scored),
-        (one.starts, other.starts),
-    ]
-    return all((a is None and b is None) or torch.equal(a, b) for a, b in pairs)
+    """Whether two batches agree in all fields, whichever there are."""
+    names = [field.name for field in fields(Batch)]
+    pairs = [(getattr(one, name), getattr(other, name)) for name in names]
+    return all(a is b is None or (None not in (a, b) and torch.equal(a, b)) for a, b in pairs)
 
 
 def rows(batch: Batch, count: int) -> Batch:
-    starts = None if batch.starts is None else batch.starts[:count]
-    return Batch(batch.inputs[:count], batch.targets[:count], batch.scored[:count], starts)
+    return batch.map(lambda field: field[:count])
 
 
 def through_json(state: dict) -> dict:
@@ -108,7 +106,7 @@ def test_fields_have_the_promised_types_and_range(task: Task) -> None:
 def test_block_length_does_not_matter(task: Task, cuts: list[int]) -> None:
     whole = task.stream("train", batch=3, seed=1).read(sum(cuts))
     stream = task.stream("train", batch=3, seed=1)
-    assert same(whole, joined([stream.read(cut) for cut in cuts]))
+    assert same(whole, Batch.joined([stream.read(cut) for cut in cuts]))
 
 
 @QUICK
@@ -193,7 +191,7 @@ class Counting(PieceStream):
 @given(cuts=st.lists(st.integers(1, 9), min_size=1, max_size=30), batch=st.integers(1, 4))
 def test_pieces_are_read_end_to_end(cuts: list[int], batch: int) -> None:
     stream = Counting({"task": "Counting"}, "valid", batch, seed=5)
-    read = joined([stream.read(cut) for cut in cuts])
+    read = Batch.joined([stream.read(cut) for cut in cuts])
     for row in range(batch):
         plain: list[int] = []
         index = 0
@@ -257,6 +255,10 @@ def test_every_task_is_registered_under_its_name() -> None:
     assert all(made.__name__ == name for name, made in TASKS.items())
 
 
+def test_every_task_is_held_to_the_contract(tmp_path: Path) -> None:
+    assert {type(make(tmp_path)) for make in TASKS_TO_TRY.values()} == set(TASKS.values())
+
+
 def test_a_batch_moves_as_a_whole_and_refuses_unequal_shapes() -> None:
     batch = Copy(3, restart=True).stream("train", batch=2, seed=0).read(9)
     moved = batch.to("meta")
@@ -282,13 +284,12 @@ def losses(batch: Batch, seed: int) -> torch.Tensor:
     return torch.where(batch.scored, nll, math.nan)
 
 
-def cut_up(whole: Batch, cuts: list[int], *fields: torch.Tensor) -> list[tuple]:
-    """Block after block of a batch, with the same steps of other fields."""
+def cut_up(whole: Batch, cuts: list[int], *values: torch.Tensor) -> list[tuple]:
+    """Block after block of a batch, with the same steps of other values."""
     pieces, first = [], 0
     for cut in cuts:
         part = slice(first, first + cut)
-        block = Batch(whole.inputs[:, part], whole.targets[:, part], whole.scored[:, part])
-        pieces.append((block, *(field[:, part] for field in fields)))
+        pieces.append((whole.cut(first, first + cut), *(value[:, part] for value in values)))
         first += cut
     return pieces
 

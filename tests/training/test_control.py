@@ -10,7 +10,7 @@ import torch
 from expire_span import AdaptiveSpan, ExpireSpan, FixedSpan
 from expire_span.experiments.recall import recall
 from expire_span.training.control import CUT, GAIN, LARGEST, PenaltyControl, Standing
-from expire_span.training.evaluation import evaluate
+from expire_span.training.evaluation import Evaluation
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.training.trainer import Trainer
 from small_runs import small_experiment
@@ -181,6 +181,6 @@ def test_recall_meets_its_target_within_a_tenth(target):
     trainer = Trainer(replace(experiment, device="cpu", steps=1000, penalty=penalty))
     while trainer.step < trainer.experiment.steps:
         trainer.update()
-    found = evaluate(trainer.model, experiment.task, "valid", batch=16, blocks=64)
+    found = Evaluation(trainer.model, experiment.task, "valid", batch=16, blocks=64).run()
     assert found["live"] == pytest.approx(target, rel=0.1)
     assert found["accuracy"] > 0.95

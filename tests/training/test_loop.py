@@ -13,7 +13,7 @@ from expire_span.experiments.recall import recall
 from expire_span.model.transformer import Transformer
 from expire_span.tasks import Recall
 from expire_span.training.distributed import choose_device
-from expire_span.training.evaluation import evaluate
+from expire_span.training.evaluation import Evaluation
 from expire_span.training.experiment import EvaluationConfig
 from expire_span.training.folder import load_run
 from expire_span.training.loop import train
@@ -186,7 +186,7 @@ def test_evaluation_carries_memory_across_the_whole_stream(tmp_path):
     experiment = small_experiment(task, memory=FixedSpan(12))
     torch.manual_seed(0)
     model = Transformer(experiment.model).eval()
-    found = evaluate(model, task, "valid", batch=3, precision="float32")
+    found = Evaluation(model, task, "valid", batch=3, precision="float32").run()
     stream, memory, total, count = task.stream("valid", 3, 0), model.start(3), 0.0, 0
     while stream.remaining:
         batch = stream.read(5)  # other blocks, the same stream
@@ -202,7 +202,7 @@ def test_evaluation_carries_memory_across_the_whole_stream(tmp_path):
 def test_evaluation_leaves_model_and_random_state_alone():
     trainer = Trainer(small_experiment())
     before = torch.get_rng_state()
-    evaluate(trainer.model.train(), Recall(period=16), "valid", batch=2, blocks=3)
+    Evaluation(trainer.model.train(), Recall(period=16), "valid", batch=2, blocks=3).run()
     assert trainer.model.training
     assert torch.equal(before, torch.get_rng_state())
 
@@ -212,18 +212,16 @@ def test_an_endless_stream_needs_a_number_of_blocks():
     with pytest.raises(
         ValueError, match=r"never ends: say how many blocks of it, with --blocks\.$"
     ):
-        evaluate(model, Recall(period=16), "valid", batch=2)
+        Evaluation(model, Recall(period=16), "valid", batch=2).run()
     with pytest.raises(ValueError, match=r"at least 1 block to evaluate on, but blocks is 0\.$"):
-        evaluate(model, Recall(period=16), "valid", batch=2, blocks=0)
+        Evaluation(model, Recall(period=16), "valid", batch=2, blocks=0).run()
 
 
 def test_a_trained_run_can_be_loaded(tmp_path):
     result = train(small_experiment(), tmp_path, progress=False)
     experiment, model, step = load_run(tmp_path, device="cpu")
     assert step == experiment.steps
-    settings = experiment.evaluation
-    again = evaluate(model, experiment.task, "valid", batch=settings.batch, blocks=settings.blocks)
-    assert again == result
+    assert Evaluation.of(experiment, model, "valid").run() == result
     with pytest.raises(ValueError, match="is not a run"):
         load_run(tmp_path / "nowhere")
 
@@ -253,7 +251,7 @@ def test_expire_span_learns_recall_with_little_memory():
     trainer = Trainer(replace(recall(), device="cpu"))
     while trainer.step < trainer.experiment.steps:
         trainer.update()
-    found = evaluate(trainer.model, trainer.experiment.task, "test", batch=16, blocks=64)
+    found = Evaluation(trainer.model, trainer.experiment.task, "test", batch=16, blocks=64).run()
     assert found["accuracy"] > 0.95
     assert found["live"] < 20
 
