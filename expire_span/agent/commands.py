@@ -7,11 +7,11 @@ from typing import Annotated, Literal, cast, get_args
 
 import tyro
 
+from expire_span.agent.evaluation import evaluate_agent
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
 from expire_span.agent.run import is_agent, load_agent, load_agent_experiment, train_agent
 from expire_span.agent.sweep import PRICES, SEEDS, draw_sweep, run_sweep, sweep_experiments
-from expire_span.agent.trainer import evaluate_agent
 from expire_span.agent.watch import animate, record_episode
 from expire_span.checks import require_one_of
 from expire_span.training.command import (

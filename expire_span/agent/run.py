@@ -12,11 +12,12 @@ import torch
 from tqdm import tqdm
 
 from expire_span.agent.dense import dense
+from expire_span.agent.evaluation import evaluate_agent
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.learner import AgentOptimizer
 from expire_span.agent.loss import ActorCritic
 from expire_span.agent.ports import build_agent
-from expire_span.agent.trainer import AgentTrainer, evaluate_agent
+from expire_span.agent.trainer import AgentTrainer
 from expire_span.model.transformer import Transformer
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.checkpoint import Checkpoint, Shard, join

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, Transformer
+from expire_span.agent.dense import dense
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import agent_model
 from expire_span.agent.learner import AgentOptimizer
@@ -48,6 +49,13 @@ def make_agent(world: World, memory: AnyMemory, block: int = 100, **settings: An
         model.head.policy.weight, std=0.3
     )  # some actions are likelier than others
     return model
+
+
+def with_dense_memory(world: World, plain: Transformer) -> Transformer:
+    """The same agent with memory of fixed shape."""
+    full = build_agent(world, dense(plain.config)).to(plain.positions.dtype).eval()
+    full.load_state_dict(plain.state_dict())
+    return full
 
 
 def random_views(world: World, batch: int, steps: int, seed: int = 2) -> Tensor:

@@ -1,5 +1,6 @@
 """The loss is what it says, its gradient is the policy gradient, and agents learn."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -13,15 +14,20 @@ from agent.small_agents import (
     every_world,
     make_agent,
     tiny_experiment,
+    with_dense_memory,
 )
+from expire_span import FixedSpan
 from expire_span.agent.dense import dense, start_full
+from expire_span.agent.episodes import play_episodes
+from expire_span.agent.evaluation import evaluate_agent
 from expire_span.agent.experiments import corridor
 from expire_span.agent.learner import AgentOptimizer, Learner, build_optimizer, read_again
 from expire_span.agent.loss import ActorCritic, actor_critic_loss, discounted_returns
 from expire_span.agent.ports import Decision, build_agent
-from expire_span.agent.rollout import Block, act_block, begin
+from expire_span.agent.rollout import Block, PlainActor, begin
 from expire_span.agent.tally import Tally
-from expire_span.agent.trainer import AgentTrainer, evaluate_agent
+from expire_span.agent.trainer import AgentTrainer
+from expire_span.worlds import Corridor
 from policies import assert_same
 
 CPU = torch.device("cpu")
@@ -37,6 +43,7 @@ def some_block(batch: int = 3, steps: int = 7) -> Block:
         log_probs=torch.zeros(batch, steps, dtype=torch.float64),
         rewards=torch.rand(batch, steps, generator=generator),
         done=torch.rand(batch, steps, generator=generator) < 0.3,
+        cut=torch.zeros(batch, steps, dtype=torch.bool),
         next_value=torch.randn(batch, generator=generator, dtype=torch.float64),
     )
 
@@ -78,10 +85,11 @@ def test_the_loss_has_the_gradient_of_its_definition():
 def test_gradient_flows_within_the_block_and_not_before_it(memory):
     model, game, one = make_agent(WORLD, memory, block=20), WORLD.play(), torch.ones(())
     situation, tally = begin(game, 4, 0), Tally.empty(game)
-    block, situation, tally = act_block(model, game, situation, model.start(4), tally, 20)
+    actor = PlainActor(model, game)
+    block, situation, tally = actor.act_block(situation, model.start(4), tally)
     first = read_again(model, block, model.start(4), one, ActorCritic())
     assert all(not tensor.requires_grad for tensor in first.memory.tensors().values())
-    block, *_ = act_block(model, game, situation, first.memory, tally, 20)
+    block, *_ = actor.act_block(situation, first.memory, tally)
     read_again(model, block, first.memory, one, ActorCritic()).objective.backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -98,6 +106,49 @@ def test_whole_episodes_are_counted_one_a_row(world):
     assert 0 < found["live"] <= 30
 
 
+def test_live_memories_of_a_window_are_those_of_first_episodes():
+    """At step t of an episode, from 0, there are min(t, window) of them; rows end far apart."""
+    world, window, rows = Corridor(longest=9, limit=30), 5, 16
+    model = make_agent(world, FixedSpan(window), block=8).float()
+    lengths = play_episodes(model, world, rows=rows, seed=3).lengths().tolist()
+    assert len(set(lengths)) > 4
+    seen = sum(min(t, window) for length in lengths for t in range(length))
+    found = evaluate_agent(model, world, rows=rows, seed=3)
+    assert found["episode_steps"] == sum(lengths) / rows
+    assert found["live"] == pytest.approx(seen / sum(lengths))
+
+
+@every_memory
+@torch.no_grad()
+def test_memory_used_in_an_evaluation_is_that_of_each_first_episode_read_alone(memory):
+    world = Corridor(longest=3, limit=40)
+    model = with_dense_memory(world, make_agent(world, memory, block=10))
+    episodes = play_episodes(model, world, rows=12, seed=1)
+    assert episodes.lengths().min() < 30  # while others go on for 40 steps
+    (live, spans, longest), steps = torch.zeros(3, 2), 0
+    for row in range(12):
+        now = start_full(model, 1)
+        for part in episodes.first_of(row).blocks(10):
+            step = model(part.observations, now, starts=part.starts)
+            now = step.memory
+            live += step.stats.live * part.steps
+            spans += step.stats.mean_span * part.steps
+            longest = torch.maximum(longest, step.stats.max_span)
+            steps += part.steps
+    found = evaluate_agent(model, world, rows=12, seed=1)
+    for layer in range(2):
+        assert found[f"live/layer_{layer}"] == pytest.approx((live[layer] / steps).item())
+        assert found[f"mean_span/layer_{layer}"] == pytest.approx((spans[layer] / steps).item())
+        assert found[f"max_span/layer_{layer}"] == pytest.approx(longest[layer].item())
+
+
+def test_an_evaluation_remembers_no_further_than_its_limit():
+    model = make_agent(WORLD, FixedSpan(30), block=8).float()
+    whole, cut = (evaluate_agent(model, WORLD, rows=99, limit=limit) for limit in (None, 2))
+    assert cut["live"] < 2 < whole["live"]
+    assert cut["episode_steps"] != whole["episode_steps"]  # it acts without it, too
+
+
 @pytest.mark.parametrize("kind", ["adam", "rmsprop"])
 def test_parameters_that_learn_spans_have_their_own_rate(kind):
     model = make_agent(WORLD, MEMORIES["expire"])
@@ -111,7 +162,7 @@ def test_parameters_that_learn_spans_have_their_own_rate(kind):
 def test_an_update_is_one_clipped_step_against_the_gradient():
     model, game = make_agent(WORLD, MEMORIES["expire"], block=20), WORLD.play()
     memory, settings = model.start(4), ActorCritic()
-    block, *_ = act_block(model, game, begin(game, 4, 0), memory, Tally.empty(game), 20)
+    block, *_ = PlainActor(model, game).act_block(begin(game, 4, 0), memory, Tally.empty(game))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     objective = read_again(model, block, memory, torch.full((), 0.5), settings).objective
     gradients = torch.autograd.grad(objective, list(model.parameters()))
@@ -138,6 +189,20 @@ def test_the_penalty_waits_for_the_metric_and_then_stays():
     assert weights == [0, 0, 1, 1]
 
 
+def test_whoever_learns_from_other_probabilities_than_were_acted_with_is_told_once():
+    trainer = AgentTrainer(tiny_experiment(), CPU)
+    trainer.update()
+    assert trainer.report()["log_prob_drift"] < 1e-5
+    sizes = []
+    for drift in (0.2, 0.5, 0.1):
+        trainer.update()
+        trainer.means.add(log_prob_drift=torch.tensor(drift))
+        told = pytest.warns(UserWarning, match="2.0e-01 from those") if not sizes else nullcontext()
+        with told:
+            sizes.append(trainer.report()["log_prob_drift"])
+    assert sizes == pytest.approx([0.2, 0.5, 0.1])  # the largest of each report, not the mean
+
+
 @pytest.mark.gpu
 @every_memory
 @every_world
@@ -154,10 +219,11 @@ def test_updates_replayed_as_graphs_are_those_made_one_by_one(memory, world):
         Learner(replayed, ActorCritic(), settings),
         build_optimizer(plain, settings),
     )
+    actor = PlainActor(replayed, game)
     situation, tally = begin(game, 32, 0), Tally.empty(game)
     now, other = start_full(replayed, 32), start_full(plain, 32)
     for weight in (0.0, 0.5, 1.0):
-        block, situation, tally = act_block(replayed, game, situation, now, tally, 20)
+        block, situation, tally = actor.act_block(situation, now, tally)
         lesson = learner.learn(block, now, weight)
         expected = read_again(plain, block, other, torch.full((), weight).cuda(), ActorCritic())
         expected.objective.backward()
