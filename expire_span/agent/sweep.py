@@ -28,6 +28,7 @@ from expire_span.agent.run import (
 from expire_span.checks import require_at_least
 from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
 from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE, check_result
+from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Stopped
 from expire_span.worlds import Corridor, Portal, World
 from expire_span.worlds.oracles import PortalMemory, corridor_bound, play
@@ -91,14 +92,18 @@ def run_sweep(
     side_by_side: int = 4,
     progress: bool = True,
 ) -> None:
-    """Make all runs that are not done yet, some at a time; those that had begun go on first."""
+    """Make all runs that are not done yet, some at a time; those that had begun go on first.
+
+    Raises:
+        NotFinite: if a gradient of some run is, once all others are done; it names those runs.
+    """
     require_at_least(1, side_by_side=side_by_side)
     for name, experiment in experiments.items():
         check_result(experiment, folder / name, FREE_ON_RESUME, AGENT_KINDS)
     waiting = [name for name in experiments if not (folder / name / RESULT_FILE).exists()]
     begun = [name for name in waiting if (folder / name / EXPERIMENT_FILE).exists()]
     fresh = [name for name in waiting if name not in begun]
-    done = len(experiments) - len(waiting)
+    done, faults = len(experiments) - len(waiting), []
     for names, resume in ((begun, True), (fresh, False)):
         for first in range(0, len(names), side_by_side):
             some = names[first : first + side_by_side]
@@ -110,7 +115,12 @@ def run_sweep(
                 raise stop.saying(
                     f"stopped with {title}; everything is saved, the same command goes on"
                 ) from None
-            done += len(some)
+            except NotFinite as error:
+                faults.append(str(error))
+            done = sum((folder / name / RESULT_FILE).exists() for name in experiments)
+    if faults:
+        hint = "All other runs are done: with empty --windows and --seeds they are drawn."
+        raise NotFinite("\n".join([*faults, hint]))
 
 
 def read_sweep(folder: Path) -> tuple[World, list[Point]]:

@@ -85,13 +85,13 @@ def tiny_experiment(world: World | None = None, **changes: Any) -> AgentExperime
     return replace(experiment, **changes)
 
 
-def stop_after_three_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever run comes to its third step sends this process a SIGTERM."""
+def stop_after_steps(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Whatever run has made so many steps sends this process a SIGTERM."""
     advance = AgentRun.advance
 
     def advance_or_stop(run: AgentRun) -> None:
         advance(run)
-        if run.trainer.step == 3:
+        if run.trainer.step == steps:
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(AgentRun, "advance", advance_or_stop)

@@ -14,7 +14,7 @@ from agent.small_agents import (
     WORLDS,
     every_memory,
     make_agent,
-    stop_after_three_steps,
+    stop_after_steps,
     tiny_experiment,
 )
 from expire_span import ExpireSpan
@@ -100,7 +100,7 @@ def test_a_sweep_has_every_window_price_and_seed_and_skips_what_is_done(tmp_path
 def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(tmp_path, monkeypatch):
     wanted = {f"run-{n}": tiny_experiment(seed=n, steps=6, save_every=100) for n in range(3)}
     run_sweep(wanted, tmp_path / "whole", side_by_side=2, progress=False)
-    stop_after_three_steps(monkeypatch)
+    stop_after_steps(monkeypatch, 3)
     told = "0 of 3 runs done, 2 under way; everything is saved, the same command goes on"
     with pytest.raises(KeyboardInterrupt, match=told) as stop:
         run_sweep(wanted, tmp_path / "parts", side_by_side=2, progress=False)
