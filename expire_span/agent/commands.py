@@ -161,16 +161,16 @@ def sweep(
     prices: tuple[float, ...] = PRICES,
     side_by_side: int = 4,
 ) -> None:
-    """Train windows of many sizes and Expire-Span with some prices and seeds; draw them all.
+    """Train windows of many sizes and Expire-Span at some prices, with some seeds; draw them all.
 
-    With neither windows nor seeds it draws what the folder has.
+    With no seeds it draws what the folder has.
 
     Args:
         name: which experiment.
         out: folder of the sweep; one that was stopped goes on.
         scale: smoke, single or paper.
-        windows: sizes of Transformer-XL's memory.
-        seeds: of Expire-Span.
+        windows: sizes of Transformer-XL's memory; those that fit the scale if left out.
+        seeds: of every run.
         prices: penalties of Expire-Span, as multiples of the experiment's own.
         side_by_side: runs that share the device.
     """

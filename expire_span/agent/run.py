@@ -110,8 +110,7 @@ def train_side_by_side(
 def _save_all(runs: Sequence["AgentRun"]) -> None:
     """Save every run; one whose last save has failed comes after the others, and raises that."""
     for run in sorted(runs, key=lambda run: run.saver.failed()):
-        if run.fault is None:
-            run.save()
+        run.save()
     for run in runs:
         run.saver.wait()
 

@@ -3,10 +3,13 @@
 import json
 import signal
 from dataclasses import replace
+from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.animation import PillowWriter
+from matplotlib.figure import Figure
 from PIL import Image
 
 from agent.small_agents import (
@@ -17,7 +20,7 @@ from agent.small_agents import (
     stop_after_steps,
     tiny_experiment,
 )
-from expire_span import ExpireSpan
+from expire_span import ExpireSpan, FixedSpan
 from expire_span.agent.dense import dense
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, corridor
 from expire_span.agent.ports import build_agent
@@ -27,7 +30,8 @@ from expire_span.agent.sweep import (
     SEEDS,
     WINDOWS,
     corridor_live,
-    portal_bound,
+    draw_sweep,
+    portal_walk,
     read_sweep,
     run_sweep,
     sweep_experiments,
@@ -35,6 +39,7 @@ from expire_span.agent.sweep import (
 from expire_span.agent.watch import GONE, UNBORN, Episode, _colours, animate, record_episode
 from expire_span.cli import main
 from expire_span.worlds import Corridor, Portal
+from expire_span.worlds.oracles import PortalMemory, play
 
 WORLD = WORLDS["corridor"]
 
@@ -75,7 +80,7 @@ def test_an_animation_has_a_picture_for_each_step(tmp_path):
 def test_a_sweep_has_every_window_price_and_seed_and_skips_what_is_done(tmp_path):
     tiny = tiny_experiment(steps=2)
     wanted = sweep_experiments("corridor", "smoke", windows=(4,), seeds=(0, 1), prices=(1.0, 5.0))
-    assert len(wanted) == 1 + 4
+    assert len(wanted) == 2 * (1 + 2)
     prices = {
         e.model.memory.penalty for e in wanted.values() if isinstance(e.model.memory, ExpireSpan)
     }
@@ -174,22 +179,84 @@ def test_agents_are_not_trained_by_several_ranks(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("name", ["corridor", "portal"])
 def test_a_sweep_varies_memory_seed_and_price_and_nothing_else(name):
     wanted = sweep_experiments(name, "single")
-    assert len(wanted) == len(WINDOWS[name]) + len(SEEDS) * len(PRICES)
-    first = wanted[f"price-1-seed-{SEEDS[0]}"]
+    assert len(wanted) == len(SEEDS) * (len(WINDOWS[name]) + len(PRICES))
+    first = wanted["price-1-seed-0"]
     assert first == AGENT_EXPERIMENTS[name]("single")
-    for other in wanted.values():
-        same = replace(other, seed=first.seed, steps=first.steps, model=first.model)
-        assert same == first
+    for run, other in wanted.items():
+        assert run.endswith(f"-seed-{other.seed}")
+        assert replace(other, seed=first.seed, model=first.model) == first
         assert replace(other.model, memory=first.model.memory) == first.model
+    assert wanted["price-0-seed-2"].model.memory.penalty == 0
 
 
-def test_bounds_count_the_memories_that_a_window_holds():
+@pytest.mark.parametrize(
+    ("name", "scale", "sizes"),
+    [
+        ("corridor", "single", (16, 32, 50, 75, 100, 200)),
+        ("portal", "paper", (16, 32, 48, 64, 80, 100)),
+        ("corridor", "smoke", (3, 5, 8, 12, 16, 32)),
+    ],
+)
+def test_windows_fit_the_scale(name, scale, sizes):
+    wanted = sweep_experiments(name, scale, seeds=(0,), prices=())
+    assert [one.model.memory for one in wanted.values()] == [FixedSpan(size) for size in sizes]
+
+
+def test_live_memories_of_a_straight_walk_are_those_that_a_window_holds():
     world = Corridor(shortest=3, longest=4)
     # Lengths 3 and 4, seen per step with a window of 2: 0 1 2 and 0 1 2 2.
     assert corridor_live(world, 2) == pytest.approx(8 / 7)
-    live, value = portal_bound(Portal(limit=60), 8)
-    assert 5 < live < 8
-    assert value > 1
+
+
+@pytest.mark.parametrize(("window", "value"), [(1, 0.62), (4, 1.23), (100, 1.50)])
+def test_a_walker_earns_what_its_window_allows(window, value):
+    """Values are means over 20,000 episodes of the same rules."""
+    world, rows = Portal(rooms=5, limit=100), 4000
+    live, earned = portal_walk(world, window)
+    played = play(world.play(), PortalMemory(world, window), rows)
+    seen = sum(min(t, window) for steps in played.steps.tolist() for t in range(steps))
+    assert live == pytest.approx(seen / played.steps.sum().item())
+    assert earned == pytest.approx(value, abs=4 * played.total.std().item() / rows**0.5 + 0.01)
+
+
+@pytest.mark.parametrize(
+    ("world", "label"),
+    [
+        (WORLD, "best of a window, relayed once"),
+        (Portal(rooms=3, limit=20), "makes no mistake on purpose"),
+        (Portal(rooms=3, limit=20, size=7), None),  # no walker knows its way there
+    ],
+)
+def test_a_sweep_is_drawn_beside_scripted_policies(world, label, tmp_path, monkeypatch):
+    train_agent(tiny_experiment(world, steps=1), tmp_path / "one", progress=False)
+    drawn: list[str] = []
+    close = plt.close
+
+    def note_and_close(figure: Figure) -> None:
+        drawn.extend(str(line.get_label()) for line in figure.axes[0].lines)
+        close(figure)
+
+    monkeypatch.setattr(plt, "close", note_and_close)
+    draw_sweep(tmp_path, tmp_path / "new" / "picture.png")
+    assert (tmp_path / "new" / "picture.png").stat().st_size > 0
+    scripted = [line for line in drawn if "ramp" not in line]
+    assert any(label in line for line in scripted) if label else scripted == []
+
+
+def test_a_sweeps_picture_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
+    train_agent(tiny_experiment(steps=1), tmp_path / "one", progress=False)
+    path = tmp_path / "picture.png"
+    path.write_bytes(b"before")
+
+    def fail(self: Figure, file: Path, **_: object) -> None:
+        file.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(OSError, match="No space left"):
+        draw_sweep(tmp_path, path)
+    assert path.read_bytes() == b"before"
+    assert plt.get_fignums() == []
 
 
 def test_the_commands_train_resume_evaluate_and_watch(tmp_path, capsys):
