@@ -48,7 +48,6 @@ def evaluate_agent(
         seed: which ones.
         limit: distance beyond which it remembers nothing, if not as far as its memory reaches.
     """
-    require_at_least(1, rows=rows)
     game, sums = world.play(model.positions.device), Means()
     tally = Tally.empty(game, episodes=1)
     for played in play_first_episodes(model, game, rows=rows, seed=seed, limit=limit, alone=True):
@@ -77,6 +76,7 @@ def play_first_episodes(
         limit: distance beyond which it remembers nothing.
         alone: whether nothing is remembered, nor counted, after a row's first episode.
     """
+    require_at_least(1, rows=rows)
     situation, memory = begin(game, rows, seed), start_full(model, rows)
     actor, tally = make_actor(model, game, rows, limit=limit), Tally.empty(game, episodes=1)
     begun = torch.zeros_like(memory.origin)  # episodes of each row so far

@@ -140,6 +140,9 @@ def test_the_scale_may_follow_a_flag(tmp_path):
         ),
         (["sweep", "corridor", "--out", "RUN", "--side-by-side", "0"], "side_by_side must be"),
         (["train", "corridor", "--seed", "-1"], "seed must be a whole number of at least 0"),
+        (["train", "corridor", "--seed", str(2**63 - 1)], "seed must be at most 2**63 - 2, but is"),
+        (["evaluate", "RUN", "--rows", "0"], "rows must be a whole number of at least 1, but is 0"),
+        (["watch", "RUN", "--rows", "0"], "rows must be a whole number of at least 1, but is 0"),
         (["evaluate", "RUN", "--device", "gpu"], "There is no device 'gpu': choose auto, cpu"),
     ],
 )
