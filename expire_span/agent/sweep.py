@@ -25,7 +25,7 @@ from expire_span.agent.run import (
     load_agent_experiment,
     train_side_by_side,
 )
-from expire_span.checks import require_at_least
+from expire_span.checks import require_at_least, require_one_of
 from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
 from expire_span.training.disk import written_whole
 from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE, check_result
@@ -74,6 +74,7 @@ def sweep_experiments(
         seeds: of every run.
         prices: penalties of Expire-Span, as multiples of the experiment's own.
     """
+    require_one_of(tuple(AGENT_EXPERIMENTS), name=name)
     base = AGENT_EXPERIMENTS[name](scale)
     policy = base.model.memory
     assert isinstance(policy, ExpireSpan)

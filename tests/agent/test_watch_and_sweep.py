@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 from matplotlib.animation import PillowWriter
 from matplotlib.figure import Figure
 from PIL import Image
@@ -19,11 +20,11 @@ from agent.small_agents import (
     make_agent,
     stop_after_steps,
     tiny_experiment,
+    with_dense_memory,
 )
-from expire_span import ExpireSpan, FixedSpan
-from expire_span.agent.dense import dense
+from expire_span import ExpireSpan, FixedSpan, Transformer
+from expire_span.agent import watch
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, corridor
-from expire_span.agent.ports import build_agent
 from expire_span.agent.run import load_agent_experiment, train_agent
 from expire_span.agent.sweep import (
     PRICES,
@@ -36,23 +37,37 @@ from expire_span.agent.sweep import (
     run_sweep,
     sweep_experiments,
 )
-from expire_span.agent.watch import GONE, UNBORN, Episode, _colours, animate, record_episode
+from expire_span.agent.watch import (
+    GONE,
+    UNBORN,
+    Episode,
+    _colours,
+    _replay,
+    _shown,
+    animate,
+    record_episode,
+)
 from expire_span.cli import main
+from expire_span.model.memory import AnyMemory
 from expire_span.worlds import Corridor, Portal
-from expire_span.worlds.oracles import PortalMemory, play
+from expire_span.worlds.oracles import DOWN, RIGHT, UP, PortalMemory, play
 
 WORLD = WORLDS["corridor"]
 
 
+def dense_agent(memory: AnyMemory) -> Transformer:
+    """A small agent as it acts."""
+    return with_dense_memory(WORLD, make_agent(WORLD, memory, block=20))
+
+
 @every_memory
 def test_an_episode_is_recorded_from_beginning_to_end(memory):
-    model = make_agent(WORLD, memory, block=20)
-    model = build_agent(WORLD, dense(model.config)).eval()
-    episode = record_episode(model, WORLD, rows=4)
+    episode = record_episode(dense_agent(memory), WORLD, rows=4)
     assert episode.steps <= WORLD.limit
-    assert len(episode.pictures) == len(episode.captions) == episode.steps
+    assert len(episode.pictures) == len(episode.captions) == episode.steps + 1
     assert episode.captions[0].endswith("step 0")
-    assert episode.captions[-1].endswith(f"step {episode.steps - 1}")
+    assert episode.captions[-2].endswith(f"step {episode.steps - 1}")
+    assert f"step {episode.steps}, " in episode.captions[-1]
     assert episode.groups[0].endswith("object")  # which is where every corridor begins
     assert episode.spans.shape == (2, episode.steps)
 
@@ -60,7 +75,7 @@ def test_an_episode_is_recorded_from_beginning_to_end(memory):
 def test_a_memory_is_not_there_then_alive_then_gone():
     spans = np.array([[3.0, 0.0, 5.0]])
     picture = np.zeros((4, 4, 3), dtype=np.uint8)
-    episode = Episode([picture] * 3, [""] * 3, ["red object", "neither", "door"], spans, ramp=1)
+    episode = Episode([picture] * 4, [""] * 4, ["red object", "neither", "door"], spans, ramp=1)
     at_once, later = _colours(episode, 0, 0), _colours(episode, 0, 2)
     assert at_once[0] not in (GONE, UNBORN)
     assert at_once[1:] == [UNBORN, UNBORN]
@@ -70,11 +85,29 @@ def test_a_memory_is_not_there_then_alive_then_gone():
 
 
 def test_an_animation_has_a_picture_for_each_step(tmp_path):
-    model = build_agent(WORLD, dense(make_agent(WORLD, MEMORIES["expire"], block=20).config))
-    episode = record_episode(model.eval(), replace(WORLD, limit=4), rows=2)
+    episode = record_episode(dense_agent(MEMORIES["expire"]), replace(WORLD, limit=4), rows=2)
     animate(episode, tmp_path / "new" / "episode.gif")
     with Image.open(tmp_path / "new" / "episode.gif") as picture:
-        assert picture.n_frames == episode.steps
+        assert picture.n_frames == episode.steps + 1  # and the end
+
+
+@pytest.mark.parametrize("steps", [3, watch.MOST_FRAMES - 1, watch.MOST_FRAMES, 777])
+def test_of_long_episodes_some_pictures_are_shown_always_the_first_and_the_last(steps):
+    shown = _shown(steps)
+    assert (shown[0], shown[-1]) == (0, steps)
+    assert len(shown) == len(set(shown)) <= watch.MOST_FRAMES + 1
+
+
+@pytest.mark.parametrize(("cue_door", "sentence"), [(True, "rewarded 1"), (False, "not rewarded")])
+def test_the_last_picture_tells_whether_the_door_was_right(cue_door, sentence):
+    world = Corridor(longest=3)
+    game = world.play()
+    state = game.start(1, seed=0)
+    right_door_above = bool(state.top == state.cue)
+    door = UP if right_door_above == cue_door else DOWN
+    pictures, captions = _replay(game, 1, 0, torch.tensor([[RIGHT, RIGHT, door]]), 0)
+    assert len(pictures) == len(captions) == 4
+    assert captions[-1] == f"length 3, step 3, {sentence}"
 
 
 def test_a_sweep_has_every_window_price_and_seed_and_skips_what_is_done(tmp_path):
@@ -121,11 +154,18 @@ def test_a_sweep_does_not_take_other_runs_of_the_same_name_for_its_own(tmp_path)
         run_sweep({"one": tiny_experiment(steps=1, batch=7)}, tmp_path, progress=False)
 
 
-def test_the_scale_may_follow_a_flag(tmp_path):
+@pytest.mark.parametrize("flag", ["--no-compile", "--world.stay-action", "--learning.normalise"])
+def test_the_scale_may_follow_any_flag(flag, tmp_path):
     run = tmp_path / "run"
     small = ["--batch", "4", "--evaluation-rows", "4", "--world.limit", "6", "--steps", "1"]
-    main(["train", "corridor", "--no-compile", "smoke", "--out", str(run), *small])
-    assert load_agent_experiment(run).world == replace(corridor("smoke").world, limit=6)
+    main(["train", "corridor", flag, "smoke", "--out", str(run), *small])
+    made = load_agent_experiment(run)
+    assert made.world.longest == corridor("smoke").world.longest
+    assert (made.world.stay_action, made.learning.normalise, made.compile) == (
+        flag == "--world.stay-action",
+        flag == "--learning.normalise",
+        flag != "--no-compile",
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,6 +179,7 @@ def test_the_scale_may_follow_a_flag(tmp_path):
             "is about Corridor, not Portal: resume it by the name it was begun with",
         ),
         (["sweep", "corridor", "--out", "RUN", "--side-by-side", "0"], "side_by_side must be"),
+        (["sweep", "maze", "--out", "RUN"], "name must be one of corridor, portal, but is 'maze'"),
         (["train", "corridor", "--seed", "-1"], "seed must be a whole number of at least 0"),
         (["train", "corridor", "--seed", str(2**63 - 1)], "seed must be at most 2**63 - 2, but is"),
         (["evaluate", "RUN", "--rows", "0"], "rows must be a whole number of at least 1, but is 0"),
@@ -155,8 +196,8 @@ def test_mistakes_end_in_one_sentence(arguments, sentence, tmp_path, capsys):
 
 
 def test_a_picture_that_is_interrupted_leaves_the_one_before(tmp_path, monkeypatch):
-    model = build_agent(WORLD, dense(make_agent(WORLD, MEMORIES["expire"], block=20).config)).eval()
-    episode, path = record_episode(model, WORLD, rows=2), tmp_path / "episode.gif"
+    episode = record_episode(dense_agent(MEMORIES["expire"]), WORLD, rows=2)
+    path = tmp_path / "episode.gif"
     path.write_bytes(b"before")
 
     def interrupt(self: PillowWriter) -> None:
