@@ -1,5 +1,6 @@
 """Acting step by step and reading a block at once are the same thing, wherever episodes begin."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,8 +19,8 @@ from agent.small_agents import (
     random_views,
     with_dense_memory,
 )
-from expire_span import ExpireSpan, FixedSpan, Memory, Transformer
-from expire_span.agent.cached import CachedActor, Carry
+from expire_span import Compressive, ExpireSpan, FixedSpan, Memory, Transformer
+from expire_span.agent.cached import CachedActor, Carry, _say_plain, make_actor
 from expire_span.agent.dense import dense, start_full
 from expire_span.agent.loss import ActorCritic, actor_critic_loss
 from expire_span.agent.ports import build_agent
@@ -195,6 +196,18 @@ def test_a_cut_is_felt_and_one_beyond_all_memory_is_not(memory):
         cut, *_ = act(model, WORLD, blocks=2, cached=True, limit=limit)
         pairs = zip(whole, cut, strict=True)
         assert all(torch.equal(a.log_probs, b.log_probs) for (a, _), (b, _) in pairs) == same
+
+
+@every_memory
+def test_whoever_cannot_be_cached_acts_plainly_and_says_so_once(memory, caplog):
+    model, game = with_dense_memory(WORLD, make_agent(WORLD, memory, block=20)), WORLD.play()
+    _say_plain.cache_clear()
+    with caplog.at_level(logging.INFO, logger="expire_span"):
+        actors = [make_actor(model, game, 4, limit=5) for _ in range(2)]
+    plain = isinstance(memory, Compressive)
+    assert all(isinstance(actor, PlainActor if plain else CachedActor) for actor in actors)
+    told = [record for record in caplog.records if "cannot be cached" in record.message]
+    assert len(told) == plain
 
 
 @pytest.mark.slow
