@@ -102,8 +102,8 @@ def make_actor(
 @cache  # once for each memory
 def _say_plain(memory: str) -> None:
     logging.getLogger("expire_span").info(
-        "%s memory cannot be cached: acting, each step goes through the whole model, and on a GPU it "
-        "is not replayed as a graph, which is slower.",
+        "%s memory cannot be cached: acting, each step goes through the whole model, and on a GPU "
+        "it is not replayed as a graph, which is slower.",
         memory,
     )
 
