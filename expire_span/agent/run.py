@@ -101,10 +101,10 @@ def train_side_by_side(
                 _save_all(runs)
                 raise interruption.stopped(runs[0].trainer.step, runs[0].folder)
         results = [run.judge() for run in runs if run.fault is None]
-        faults = [run.fault for run in runs if run.fault is not None]
-        if faults:
-            raise NotFinite("\n".join(faults))
-        return results
+    faults = [run.fault for run in runs if run.fault is not None]
+    if faults:
+        raise NotFinite("\n".join(faults))
+    return results
 
 
 def _save_all(runs: Sequence["AgentRun"]) -> None:
