@@ -1,4 +1,4 @@
-"""Acting with cached keys and values: the same as `rollout.act_block`, quicker.
+"""Acting with cached keys and values: the same as `rollout.PlainActor`, quicker.
 
 At the beginning of a block the keys, values and deadlines of all that is remembered are computed
 once, by the present weights; each step then adds its own. Every tensor has a fixed shape and
@@ -14,16 +14,17 @@ Shapes
     N slots, S of them held before the block: N = S + T + 1
 """
 
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from expire_span.agent.graphs import capture, copy_all
 from expire_span.agent.ports import Decision
-from expire_span.agent.rollout import Block, Situation, choose
+from expire_span.agent.rollout import Actor, Block, PlainActor, Situation, take_step
 from expire_span.agent.tally import Tally
 from expire_span.model.attention import table_rows
 from expire_span.model.layer import Layer
@@ -88,14 +89,32 @@ def can_cache(memory: Memory) -> bool:
     return all(isinstance(layer, RecentMemory) for layer in memory.layers)
 
 
-class CachedActor:
-    """Acts block by block, in buffers for a fixed number of rows and steps.
+def make_actor(
+    model: Transformer, game: Game, batch: int, compiled: bool = False, limit: int | None = None
+) -> Actor:
+    """One with a cache where the memory allows it, and a plain one where not."""
+    if can_cache(model.start(1)):
+        return CachedActor(model, game, batch, compiled, limit)
+    _say_plain(type(model.config.memory).__name__)
+    return PlainActor(model, game, limit)
+
+
+@cache  # once for each memory
+def _say_plain(memory: str) -> None:
+    logging.getLogger("expire_span").info(
+        "%s memory cannot be cached: acting, each step goes through the whole model, and on a GPU "
+        "it is not replayed as a graph, which is slower.",
+        memory,
+    )
+
+
+class CachedActor(Actor):
+    """Acts in buffers for a fixed number of rows and steps.
 
     Args:
         model: whose memory is of fixed shape (`dense.py`).
         game: the world to act in, on the model's device.
         batch: rows.
-        length: steps of a block.
         compiled: whether a step is compiled before it is captured for a GPU; that takes a minute
             and makes it several times quicker.
         limit: distance beyond which nothing is remembered, if not as far as the memory reaches.
@@ -106,16 +125,15 @@ class CachedActor:
         model: Transformer,
         game: Game,
         batch: int,
-        length: int,
         compiled: bool = True,
         limit: int | None = None,
     ):
         self._model = model
         self._game = game
-        self._length = length
+        self._length = model.config.block
         self._compiled = compiled
         self._limit = limit
-        self._recorded = _buffers(game, batch, length, model.positions.dtype)
+        self._recorded = _buffers(game, batch, self._length, model.positions.dtype)
         self._graphs: _Graphs | None = None
 
     @torch.no_grad()
@@ -164,27 +182,11 @@ class CachedActor:
         seen = game.observe(situation.world)
         origin = torch.where(situation.fresh, carry.step, carry.origin)
         decision = self._decide(cache, seen, carry.step, origin)
-        actions, log_probs = choose(decision, situation.key, situation.time)
-        outcome = game.step(situation.world, actions)
-        taken = {
-            "observations": seen,
-            "starts": situation.fresh,
-            "actions": actions,
-            "log_probs": log_probs,
-            "rewards": outcome.reward,
-            "done": outcome.done,
-        }
+        taken, after, tally = take_step(game, situation, seen, decision, carry.tally)
         place = carry.step.view(1)
         for name, tensor in taken.items():
             self._recorded[name].index_copy_(0, place, tensor.unsqueeze(0))
-        return Carry(
-            situation=replace(
-                situation, world=outcome.state, fresh=outcome.done, time=situation.time + 1
-            ),
-            step=carry.step + 1,
-            origin=origin,
-            tally=carry.tally.add(game, outcome),
-        )
+        return Carry(situation=after, step=carry.step + 1, origin=origin, tally=tally)
 
     def advance(self, cache: Cache, carry: Carry) -> None:
         """A step that leaves what it leads to in the place of what it began with."""
@@ -280,6 +282,7 @@ def _buffers(game: Game, batch: int, length: int, precision: torch.dtype) -> dic
         "log_probs": buffer(precision),
         "rewards": buffer(torch.float32),
         "done": buffer(torch.bool),
+        "cut": buffer(torch.bool),
     }
 
 

@@ -3,15 +3,15 @@
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, cast, get_args
+from typing import Annotated, cast, get_args
 
 import tyro
 
+from expire_span.agent.evaluation import evaluate_agent
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
 from expire_span.agent.run import is_agent, load_agent, load_agent_experiment, train_agent
 from expire_span.agent.sweep import PRICES, SEEDS, draw_sweep, run_sweep, sweep_experiments
-from expire_span.agent.trainer import evaluate_agent
 from expire_span.agent.watch import animate, record_episode
 from expire_span.checks import require_one_of
 from expire_span.training.command import (
@@ -25,8 +25,7 @@ from expire_span.training.command import (
 from expire_span.training.distributed import world_size
 from expire_span.training.folder import EXPERIMENT_FILE
 
-Name = Literal["corridor", "portal"]
-FLAGS = ("--resume", "--no-resume", "--compile", "--no-compile")
+WITH_WORDS = ("--out", "--device")  # options whose value could be the name of a scale
 
 
 def concern_agents(arguments: Sequence[str]) -> bool:
@@ -65,8 +64,7 @@ def _take_scale(words: Sequence[str]) -> tuple[Scale, list[str]]:
     """
     for place, word in enumerate(words):
         before = words[place - 1] if place else ""
-        is_value = before.startswith("--") and "=" not in before and before not in FLAGS
-        if word in get_args(Scale) and not is_value:
+        if word in get_args(Scale) and before not in WITH_WORDS:
             return cast(Scale, word), [*words[:place], *words[place + 1 :]]
     if words and words[0].isalpha():
         require_one_of(get_args(Scale), scale=words[0])
@@ -153,7 +151,7 @@ def watch(
 
 
 def sweep(
-    name: Annotated[Name, tyro.conf.Positional],
+    name: Annotated[str, tyro.conf.Positional],
     out: Path,
     scale: Scale = "single",
     windows: tuple[int, ...] | None = None,
@@ -161,16 +159,16 @@ def sweep(
     prices: tuple[float, ...] = PRICES,
     side_by_side: int = 4,
 ) -> None:
-    """Train windows of many sizes and Expire-Span with some prices and seeds; draw them all.
+    """Train windows of many sizes and Expire-Span at some prices, with some seeds; draw them all.
 
-    With neither windows nor seeds it draws what the folder has.
+    With no seeds it draws what the folder has.
 
     Args:
-        name: which experiment.
+        name: which experiment, as `train` names it.
         out: folder of the sweep; one that was stopped goes on.
         scale: smoke, single or paper.
-        windows: sizes of Transformer-XL's memory.
-        seeds: of Expire-Span.
+        windows: sizes of Transformer-XL's memory; those that fit the scale if left out.
+        seeds: of every run.
         prices: penalties of Expire-Span, as multiples of the experiment's own.
         side_by_side: runs that share the device.
     """

@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from expire_span.agent.trainer import play_first_episodes
+from expire_span.agent.evaluation import play_first_episodes
 from expire_span.model.transformer import Transformer
 from expire_span.worlds import World
 
@@ -62,7 +62,7 @@ def play_episodes(model: Transformer, world: World, *, rows: int, seed: int = 0)
     """Play in each of some rows until all have finished their first episode."""
     game = world.play(model.positions.device)
     taken: dict[str, list[Tensor]] = {field.name: [] for field in fields(Episodes)}
-    for block, _, _ in play_first_episodes(model, game, rows=rows, seed=seed):
+    for played in play_first_episodes(model, game, rows=rows, seed=seed):
         for name, parts in taken.items():
-            parts.append(getattr(block, name).clone())  # the next block is written over it
+            parts.append(getattr(played.block, name).clone())  # the next block is written over it
     return Episodes(**{name: torch.cat(parts, dim=1) for name, parts in taken.items()})

@@ -12,6 +12,8 @@ from expire_span.model.config import TransformerConfig
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.worlds import AnyWorld
 
+LARGEST_SEED = 2**63 - 2  # an agent is judged by the episodes of the next one
+
 
 @dataclass(frozen=True, kw_only=True)
 class AgentExperiment:
@@ -54,3 +56,5 @@ class AgentExperiment:
             evaluation_rows=self.evaluation_rows,
         )
         require_at_least(0, seed=self.seed)
+        if self.seed > LARGEST_SEED:
+            raise ValueError(f"seed must be at most 2**63 - 2, but is {self.seed}.")

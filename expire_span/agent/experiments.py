@@ -58,7 +58,7 @@ def _smoke_model(world: World, memory: AnyMemory) -> TransformerConfig:
 def corridor(scale: Scale = "single", memory: AnyMemory | None = None) -> AgentExperiment:
     """Remember a colour along a corridor, then take the door of that colour.
 
-    1.0 is perfect, 0.5 the best without memory.
+    Success is 1.0 at best, and 0.5 without memory, at every scale.
     """
     return {"smoke": _corridor_smoke, "single": _corridor_single, "paper": _corridor_paper}[scale](
         memory
@@ -123,12 +123,15 @@ def _corridor_paper(memory: AnyMemory | None) -> AgentExperiment:
 def portal(scale: Scale = "single", memory: AnyMemory | None = None) -> AgentExperiment:
     """Find the right doors through many rooms by trial and error, and remember them.
 
-    A perfect memory returns 709, none 0.6.
+    A walker who remembers everything, and makes no mistake on purpose, returns 709, one who
+    remembers nothing 0.6; in the five rooms of `smoke` 1.50 and 0.43. More can be earned: rooms
+    passed again pay again, so that a mistake on purpose may pay.
     """
     return {"smoke": _portal_smoke, "single": _portal_single, "paper": _portal_paper}[scale](memory)
 
 
 def _portal_smoke(memory: AnyMemory | None) -> AgentExperiment:
+    """5 rooms in 100 steps: a walker returns 1.50 with memory, 0.43 without."""
     world = Portal(rooms=5, limit=100)
     expiring = ExpireSpan(max_span=32, ramp=4, penalty=1e-3, initial=0.9)
     return AgentExperiment(
@@ -146,7 +149,7 @@ def _portal_smoke(memory: AnyMemory | None) -> AgentExperiment:
 
 
 def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
-    """780M steps, of which the task takes a quarter.
+    """780M steps, of which the task takes a quarter; a walker returns 709 with memory.
 
     Memory costs something while the return is above 645, well below the 690 that it comes to, and
     all of it from 680 on: if the return swings around what is asked for, the penalty turns round
@@ -175,7 +178,10 @@ def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
 
 
 def _portal_paper(memory: AnyMemory | None) -> AgentExperiment:
-    """1,024 rows; Adam 5e-4, clipped at 0.1; discount 0.98; L 100, R 16, alpha 1e-6."""
+    """1,024 rows; Adam 5e-4, clipped at 0.1; discount 0.98; L 100, R 16, alpha 1e-6.
+
+    A walker returns 709 with memory.
+    """
     world = Portal()
     return AgentExperiment(
         world=world,

@@ -28,7 +28,7 @@ class AgentOptimizer:
     """How an agent's weights are updated."""
 
     method: Literal["adam", "rmsprop"] = "adam"
-    """RMSProp as in the trainers of the paper's authors (decay 0.97, epsilon 1e-6), or Adam."""
+    """Adam, or RMSProp as in the trainers of the paper's authors."""
     rate: float = 5e-4
     """Peak learning rate."""
     schedule: RateSchedule = field(default_factory=RateSchedule)
@@ -37,18 +37,27 @@ class AgentOptimizer:
     """Rate of the parameters that learn spans, as a multiple of the others'."""
     clip: float | None = None
     """Largest norm of all gradients together; larger ones are scaled down to it."""
+    rmsprop_decay: float = 0.97
+    """Share of RMSProp's mean of squared gradients that stays at each update."""
+    rmsprop_epsilon: float = 1e-6
+    """What RMSProp adds to the root of that mean."""
 
     def __post_init__(self) -> None:
         require_one_of(("adam", "rmsprop"), method=self.method)
         require_above_zero(rate=self.rate, clip=self.clip)
-        require_not_negative(span_rate=self.span_rate)
+        require_not_negative(span_rate=self.span_rate, rmsprop_epsilon=self.rmsprop_epsilon)
+        if not 0 <= self.rmsprop_decay < 1:
+            raise ValueError(
+                f"rmsprop_decay must be at least 0 and below 1, but is {self.rmsprop_decay}."
+            )
 
 
 def build_optimizer(model: Transformer, config: AgentOptimizer) -> torch.optim.Optimizer:
     """An optimiser over all parameters; each group's `scale` multiplies the rate of the moment."""
     groups = parameter_groups(model, config.span_rate)
     if config.method == "rmsprop":
-        return torch.optim.RMSprop(groups, lr=config.rate, alpha=0.97, eps=1e-6)
+        decay, epsilon = config.rmsprop_decay, config.rmsprop_epsilon
+        return torch.optim.RMSprop(groups, lr=config.rate, alpha=decay, eps=epsilon)
     return torch.optim.Adam(groups, lr=config.rate, fused=model.positions.is_cuda)
 
 

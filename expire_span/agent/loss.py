@@ -4,13 +4,16 @@ Shapes: B rows, T steps of a block, A actions.
 """
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from expire_span.agent.ports import Decision
 from expire_span.agent.rollout import Block, log_prob_of
-from expire_span.checks import require_not_negative
+from expire_span.checks import require_not_negative, require_one_of
+
+CutOff = Literal["ended", "expected"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +26,17 @@ class ActorCritic:
     """Weight of the squared error of values."""
     entropy_weight: float = 0.0005
     """Weight of the entropy of the choice of actions, which keeps it open."""
+    cut_off: CutOff = "ended"
+    """What an episode cut off at the limit of steps counts as: ended there, as in the trainers of
+    the paper's authors, or worth what was expected of it at its last step."""
+    normalise: bool = False
+    """Whether what actions led to beyond expectation is brought to mean 0 and deviation 1."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.discount <= 1:
             raise ValueError(f"discount must lie between 0 and 1, but is {self.discount}.")
         require_not_negative(value_weight=self.value_weight, entropy_weight=self.entropy_weight)
+        require_one_of(get_args(CutOff), cut_off=self.cut_off)
 
 
 @dataclass(frozen=True)
@@ -52,16 +61,19 @@ class Loss:
         }
 
 
-def discounted_returns(block: Block, discount: float) -> Tensor:
+def discounted_returns(block: Block, discount: float, expected: Tensor | None = None) -> Tensor:
     """R_t = r_t + discount (1 - done_t) R_{t+1}, with the last R the expected value; [B, T].
 
-    An episode that was cut off counts as ended, as in the trainers of the paper's authors.
+    An episode that was cut off counts as ended; if what was expected at each step is given, [B, T],
+    that is its return at the last one.
     """
     later = block.next_value
     going_on = discount * (~block.done).to(later.dtype)
     returns = []
     for step in reversed(range(block.rewards.shape[1])):
         later = block.rewards[:, step] + going_on[:, step] * later
+        if expected is not None:
+            later = torch.where(block.cut[:, step], expected[:, step], later)
         returns.append(later)
     return torch.stack(returns[::-1], dim=1)
 
@@ -70,8 +82,12 @@ def actor_critic_loss(decision: Decision, block: Block, settings: ActorCritic) -
     """The loss of a block that was read again, with gradient: decision [B, T]."""
     log_probs = decision.logits.log_softmax(dim=-1)
     chosen = log_prob_of(log_probs, block.actions)
-    surprise = discounted_returns(block, settings.discount) - decision.value
-    policy = -(chosen * surprise.detach()).mean()
+    expected = decision.value.detach() if settings.cut_off == "expected" else None
+    surprise = discounted_returns(block, settings.discount, expected) - decision.value
+    advantage = surprise.detach()
+    if settings.normalise:
+        advantage = (advantage - advantage.mean()) / advantage.std().clamp(min=1e-8)
+    policy = -(chosen * advantage).mean()
     value = surprise.square().mean()
     entropy = -(log_probs.exp() * log_probs).sum(dim=-1).mean()
     total = policy + settings.value_weight * value - settings.entropy_weight * entropy

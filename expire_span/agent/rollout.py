@@ -5,6 +5,7 @@ This is the plain way, by the Transformer's own call; `cached.py` has a faster o
 Shapes: B rows, T steps of a block, V words, A actions.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,6 +55,7 @@ class Block:
     log_probs: Tensor  # [B, T], of those actions when they were taken
     rewards: Tensor  # float32 [B, T]
     done: Tensor  # bool [B, T], where an episode ends
+    cut: Tensor  # bool [B, T], where it ends because it was cut off
     next_value: Tensor  # [B], expected after the last step, as if its episode went on
 
 
@@ -81,44 +83,65 @@ def log_prob_of(log_probs: Tensor, actions: Tensor) -> Tensor:
     return log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
-@torch.no_grad()
-def act_block(
-    model: Transformer,
-    game: Game,
-    situation: Situation,
-    memory: Memory,
-    tally: Tally,
-    length: int,
-    limit: int | None = None,
-) -> tuple[Block, Situation, Tally]:
-    """Make `length` steps in every row, remembering nothing beyond a distance of `limit`.
+def take_step(
+    game: Game, situation: Situation, seen: Tensor, decision: Decision, tally: Tally
+) -> tuple[dict[str, Tensor], Situation, Tally]:
+    """Do what was decided on; what a block records of it by name, and what it led to."""
+    actions, log_probs = choose(decision, situation.key, situation.time)
+    outcome = game.step(situation.world, actions)
+    taken = {
+        "observations": seen,
+        "starts": situation.fresh,
+        "actions": actions,
+        "log_probs": log_probs,
+        "rewards": outcome.reward,
+        "done": outcome.done,
+        "cut": outcome.truncated,
+    }
+    after = replace(situation, world=outcome.state, fresh=outcome.done, time=situation.time + 1)
+    return taken, after, tally.add(game, outcome)
 
-    Memory does not come out: the update reads the block again, and returns it.
+
+class Actor(ABC):
+    """Acts block by block; memory does not come out: the update reads the block again."""
+
+    @abstractmethod
+    def act_block(
+        self, situation: Situation, memory: Memory, tally: Tally
+    ) -> tuple[Block, Situation, Tally]:
+        """Make a block of steps in every row; the block's tensors are good until the next call."""
+
+
+class PlainActor(Actor):
+    """Acts by the Transformer's own call, whatever its memory.
+
+    Args:
+        model: the agent.
+        game: the world to act in, on the model's device.
+        limit: distance beyond which nothing is remembered, if not as far as the memory reaches.
     """
-    world, fresh, time = situation.world, situation.fresh, situation.time
-    taken: dict[str, list[Tensor]] = {name: [] for name in _RECORDED}
-    for _ in range(length):
-        seen = game.observe(world)
-        decision, memory = _decide(model, seen, fresh, memory, limit)
-        actions, log_probs = choose(decision, situation.key, time)
-        outcome = game.step(world, actions)
-        tally = tally.add(game, outcome)
-        step = (seen, fresh, actions, log_probs, outcome.reward, outcome.done)
-        for name, tensor in zip(_RECORDED, step, strict=True):
-            taken[name].append(tensor)
-        world, fresh, time = outcome.state, outcome.done, time + 1
-    decision, _ = _decide(model, game.observe(world), fresh, memory, limit)
-    stacked = {name: torch.stack(tensors, dim=1) for name, tensors in taken.items()}
-    after = replace(situation, world=world, fresh=fresh, time=time)
-    return Block(**stacked, next_value=decision.value), after, tally
 
+    def __init__(self, model: Transformer, game: Game, limit: int | None = None):
+        self._model = model
+        self._game = game
+        self._limit = limit
 
-_RECORDED = ("observations", "starts", "actions", "log_probs", "rewards", "done")
+    @torch.no_grad()
+    def act_block(
+        self, situation: Situation, memory: Memory, tally: Tally
+    ) -> tuple[Block, Situation, Tally]:
+        """Make a block of steps in every row."""
+        steps = []
+        for _ in range(self._model.config.block):
+            seen, decision, memory = self._decide(situation, memory)
+            taken, situation, tally = take_step(self._game, situation, seen, decision, tally)
+            steps.append(taken)
+        _, decision, _ = self._decide(situation, memory)
+        stacked = {name: torch.stack([step[name] for step in steps], dim=1) for name in steps[0]}
+        return Block(**stacked, next_value=decision.value), situation, tally
 
-
-def _decide(
-    model: Transformer, seen: Tensor, fresh: Tensor, memory: Memory, limit: int | None
-) -> tuple[Decision, Memory]:
-    """One step of every row through the model."""
-    step = model(seen.unsqueeze(1), memory, starts=fresh.unsqueeze(1), limit=limit)
-    return model.head(step.hidden[:, 0]), step.memory
+    def _decide(self, situation: Situation, memory: Memory) -> tuple[Tensor, Decision, Memory]:
+        """One step of every row through the model: what is seen, what is made of it, and memory."""
+        seen, starts = self._game.observe(situation.world), situation.fresh.unsqueeze(1)
+        step = self._model(seen.unsqueeze(1), memory, starts=starts, limit=self._limit)
+        return seen, self._model.head(step.hidden[:, 0]), step.memory

@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ import torch
 from tqdm import tqdm
 
 from expire_span.agent.dense import dense
+from expire_span.agent.evaluation import evaluate_agent
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.learner import AgentOptimizer
 from expire_span.agent.loss import ActorCritic
 from expire_span.agent.ports import build_agent
-from expire_span.agent.trainer import AgentTrainer, evaluate_agent
+from expire_span.agent.trainer import AgentTrainer
 from expire_span.model.transformer import Transformer
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.checkpoint import Checkpoint, Shard, join
@@ -76,7 +77,8 @@ def train_side_by_side(
 
     Raises:
         Stopped: on Ctrl-C or SIGTERM, once everything is saved.
-        NotFinite: if a gradient is; no update was made with it.
+        NotFinite: if a gradient of some run is, once the others are done; it names those runs. No
+            update was made with it.
         OSError: if a checkpoint cannot be written; the one before it is still there.
     """
     with ExitStack() as opened:
@@ -98,7 +100,11 @@ def train_side_by_side(
             if interruption.wanted or any(run.saver.failed() for run in runs):
                 _save_all(runs)
                 raise interruption.stopped(runs[0].trainer.step, runs[0].folder)
-        return [run.judge() for run in runs]
+        results = [run.judge() for run in runs if run.fault is None]
+    faults = [run.fault for run in runs if run.fault is not None]
+    if faults:
+        raise NotFinite("\n".join(faults))
+    return results
 
 
 def _save_all(runs: Sequence["AgentRun"]) -> None:
@@ -116,6 +122,7 @@ class AgentRun:
         self.folder = folder
         self.trainer = _open(experiment, folder)
         self.told: dict[str, str] = {}
+        self.fault: str | None = None  # why it cannot go on, if so
         self._watch = SpanWatch(experiment.model.memory.longest_learned_span())
         self._since = (self.trainer.step, time.perf_counter())
         on_gpu = self.trainer.device.type == "cuda"
@@ -128,6 +135,8 @@ class AgentRun:
         log = begin_log(self.trainer.experiment, self.folder, self.trainer.step)
         self._log = self._opened.enter_context(log)
         self.saver = self._opened.enter_context(Saver(self.folder / CHECKPOINTS, ALONE))
+        if self.left:  # how it was judged before is true no longer
+            (self.folder / RESULT_FILE).unlink(missing_ok=True)
         return self
 
     def __exit__(self, *failure: Any) -> None:
@@ -135,13 +144,14 @@ class AgentRun:
 
     @property
     def left(self) -> int:
-        """Updates still to be made."""
-        return max(self.trainer.experiment.steps - self.trainer.step, 0)
+        """Updates still to be made; none if there was a fault."""
+        updates = max(self.trainer.experiment.steps - self.trainer.step, 0)
+        return updates if self.fault is None else 0
 
     def advance(self) -> None:
         """One update, and what is due after it."""
         experiment = self.trainer.experiment
-        with self._own_stream(), self.saver.pointing_back(NotFinite):
+        with self._own_stream(), self._noting_faults():
             self.trainer.update()
             if self._due(experiment.log_every):
                 self._report()
@@ -151,7 +161,7 @@ class AgentRun:
     def save(self) -> None:
         """Write a checkpoint, by and by."""
         trainer = self.trainer
-        with self._own_stream():
+        with self._own_stream(), self._noting_faults():
             trainer.check()
             parts = trainer.tensors()
             values = {"experiment": to_record(trainer.experiment), **trainer.values()}
@@ -191,6 +201,15 @@ class AgentRun:
     def _due(self, every: int) -> bool:
         step = self.trainer.step
         return step % every == 0 or step == self.trainer.experiment.steps
+
+    @contextmanager
+    def _noting_faults(self) -> Iterator[None]:
+        """What is not finite ends this run, not those beside it."""
+        try:
+            with self.saver.pointing_back(NotFinite):
+                yield
+        except NotFinite as error:
+            self.fault = f"{self.folder}: {error}"
 
     def _own_stream(self) -> AbstractContextManager:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)

@@ -25,21 +25,27 @@ from expire_span.agent.run import (
     load_agent_experiment,
     train_side_by_side,
 )
-from expire_span.checks import require_at_least
+from expire_span.checks import require_at_least, require_one_of
 from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
+from expire_span.training.disk import written_whole
 from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE, check_result
+from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Stopped
 from expire_span.worlds import Corridor, Portal, World
-from expire_span.worlds.oracles import PortalMemory, corridor_bound, play
+from expire_span.worlds.oracles import PortalMemory, corridor_bound, play, walkers_know
 
-WINDOWS = {"corridor": (16, 32, 50, 75, 100, 200), "portal": (16, 32, 48, 64, 80, 100)}
+# Windows as shares of the longest span that Expire-Span has at the same scale.
+WINDOWS = {
+    "corridor": (0.08, 0.16, 0.25, 0.375, 0.5, 1.0),
+    "portal": (0.16, 0.32, 0.48, 0.64, 0.8, 1.0),
+}
 SEEDS = (0, 1, 2)
-PRICES = (0.2, 1.0, 5.0)  # multiples of the experiment's own penalty
+PRICES = (0.0, 0.2, 1.0, 5.0)  # multiples of the experiment's own penalty
 STYLES = {
     FixedSpan: ("s", "#0072b2", "Transformer-XL, by its window"),
     ExpireSpan: ("o", "#d55e00", "Expire-Span"),
 }
-BOUND_ROWS = 256  # episodes by which a bound without a formula is found
+WALKED_STEPS = 400_000  # by which it is found what a walker is worth, or 256 episodes if longer
 
 
 @dataclass(frozen=True)
@@ -59,28 +65,29 @@ def sweep_experiments(
     seeds: Sequence[int] = SEEDS,
     prices: Sequence[float] = PRICES,
 ) -> dict[str, AgentExperiment]:
-    """The runs of a sweep by name: a window of each size, and each price of memory with each seed.
+    """The runs of a sweep by name: each window and each price of memory, with each seed.
 
     Args:
         name: which experiment.
         scale: smoke, single or paper.
-        windows: sizes of Transformer-XL's memory; the experiment's own if left out.
-        seeds: of Expire-Span.
+        windows: sizes of Transformer-XL's memory; those that fit the scale if left out.
+        seeds: of every run.
         prices: penalties of Expire-Span, as multiples of the experiment's own.
     """
-    experiment = AGENT_EXPERIMENTS[name]
-    base = experiment(scale)
+    require_one_of(tuple(AGENT_EXPERIMENTS), name=name)
+    base = AGENT_EXPERIMENTS[name](scale)
     policy = base.model.memory
     assert isinstance(policy, ExpireSpan)
-
-    def expiring(price: float, seed: int) -> AgentExperiment:
-        memory = replace(policy, penalty=price * policy.penalty)
-        return replace(base, model=replace(base.model, memory=memory), seed=seed)
-
-    sizes = WINDOWS[name] if windows is None else windows
+    if windows is None:
+        windows = [round(share * policy.max_span) for share in WINDOWS[name]]
+    memories: dict[str, AnyMemory] = {
+        **{f"window-{size}": FixedSpan(size) for size in windows},
+        **{f"price-{x:g}": replace(policy, penalty=x * policy.penalty) for x in prices},
+    }
     return {
-        **{f"window-{n}": experiment(scale, FixedSpan(n)) for n in sizes},
-        **{f"price-{x:g}-seed-{n}": expiring(x, n) for x in prices for n in seeds},
+        f"{kind}-seed-{seed}": replace(base, model=replace(base.model, memory=memory), seed=seed)
+        for kind, memory in memories.items()
+        for seed in seeds
     }
 
 
@@ -91,14 +98,18 @@ def run_sweep(
     side_by_side: int = 4,
     progress: bool = True,
 ) -> None:
-    """Make all runs that are not done yet, some at a time; those that had begun go on first."""
+    """Make all runs that are not done yet, some at a time; those that had begun go on first.
+
+    Raises:
+        NotFinite: if a gradient of some run is, once all others are done; it names those runs.
+    """
     require_at_least(1, side_by_side=side_by_side)
     for name, experiment in experiments.items():
         check_result(experiment, folder / name, FREE_ON_RESUME, AGENT_KINDS)
     waiting = [name for name in experiments if not (folder / name / RESULT_FILE).exists()]
     begun = [name for name in waiting if (folder / name / EXPERIMENT_FILE).exists()]
     fresh = [name for name in waiting if name not in begun]
-    done = len(experiments) - len(waiting)
+    done, faults = len(experiments) - len(waiting), []
     for names, resume in ((begun, True), (fresh, False)):
         for first in range(0, len(names), side_by_side):
             some = names[first : first + side_by_side]
@@ -110,7 +121,12 @@ def run_sweep(
                 raise stop.saying(
                     f"stopped with {title}; everything is saved, the same command goes on"
                 ) from None
-            done += len(some)
+            except NotFinite as error:
+                faults.append(str(error))
+            done = sum((folder / name / RESULT_FILE).exists() for name in experiments)
+    if faults:
+        hint = "All other runs are done: with --seeds and none of them, they are drawn."
+        raise NotFinite("\n".join([*faults, hint]))
 
 
 def read_sweep(folder: Path) -> tuple[World, list[Point]]:
@@ -131,10 +147,25 @@ def read_sweep(folder: Path) -> tuple[World, list[Point]]:
 
 
 def draw_sweep(folder: Path, path: Path) -> None:
-    """Performance of every run against its live memories, with what so much memory allows."""
+    """Performance of every run against its live memories, beside that of scripted policies."""
     world, points = read_sweep(folder)
     figure, axes = plt.subplots(figsize=(6, 4.5), layout="constrained")
-    _draw_bounds(axes, world)
+    try:
+        _draw_scripted(axes, world)
+        _draw_runs(axes, points)
+        axes.set_xlabel("live memories per layer")
+        axes.set_ylabel(world.metric)
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
+        with written_whole(path) as unfinished:
+            figure.savefig(unfinished, dpi=120, format=path.suffix.removeprefix(".") or "png")
+    finally:
+        plt.close(figure)
+
+
+def _draw_runs(axes: Axes, points: Sequence[Point]) -> None:
+    """A point for each run, and where the ramp alone would be."""
     for kind, (marker, colour, label) in STYLES.items():
         mine = [point for point in points if isinstance(point.memory, kind)]
         live, reached = [one.live for one in mine], [one.performance for one in mine]
@@ -144,14 +175,6 @@ def draw_sweep(folder: Path, path: Path) -> None:
     ramps = {point.memory.ramp for point in points if isinstance(point.memory, ExpireSpan)}
     for ramp in ramps:
         axes.axvline(ramp, c="grey", linewidth=1, linestyle="-.", label="all spans 0: the ramp")
-    axes.set_xlabel("live memories per layer")
-    axes.set_ylabel(world.metric)
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 def _name_windows(axes: Axes, points: Sequence[Point]) -> None:
@@ -163,26 +186,37 @@ def _name_windows(axes: Axes, points: Sequence[Point]) -> None:
             axes.annotate(text, place, beside, textcoords="offset points", fontsize=8)
 
 
-def _draw_bounds(axes: Axes, world: World) -> None:
-    """What a window of any size allows at best."""
+def _draw_scripted(axes: Axes, world: World) -> None:
+    """What is known of so much memory without learning."""
     if isinstance(world, Corridor):
-        sizes = np.linspace(1, world.longest, 60).astype(int)
-        live = [corridor_live(world, int(size)) for size in sizes]
-        for relays, style in ((1, "--"), (2, ":")):
-            best = [corridor_bound(world, relays * int(size)) for size in sizes]
-            label = "best of a window" if relays == 1 else "best of a window, relayed once"
-            axes.plot(live, best, style, color="black", linewidth=1, label=label)
-    if isinstance(world, Portal):
-        windows = (8, 16, 32, 48, 64, 80, 100)
-        found = [portal_bound(world, window) for window in windows]
-        axes.plot(
-            [live for live, _ in found],
-            [best for _, best in found],
-            "--",
-            color="black",
-            linewidth=1,
-            label="one who remembers so many steps",
-        )
+        _draw_bounds(axes, world)
+    if isinstance(world, Portal) and walkers_know(world):
+        _draw_walker(axes, world)
+
+
+def _draw_bounds(axes: Axes, world: Corridor) -> None:
+    """What a window of any size allows at best."""
+    sizes = np.linspace(1, world.longest, 60).astype(int)
+    live = [corridor_live(world, int(size)) for size in sizes]
+    for relays, style in ((1, "--"), (2, ":")):
+        best = [corridor_bound(world, relays * int(size)) for size in sizes]
+        label = "best of a window" if relays == 1 else "best of a window, relayed once"
+        axes.plot(live, best, style, color="black", linewidth=1, label=label)
+
+
+def _draw_walker(axes: Axes, world: Portal) -> None:
+    """What a walker earns with windows of some sizes."""
+    enough = 3 * world.rooms if world.shuffle else 2 * world.rooms  # steps through all rooms
+    windows = [round(share * enough) for share in (0.08, *WINDOWS["portal"])]
+    found = [portal_walk(world, window) for window in windows]
+    axes.plot(
+        [live for live, _ in found],
+        [earned for _, earned in found],
+        "--",
+        color="black",
+        linewidth=1,
+        label="a walker who remembers so many steps\nand makes no mistake on purpose",
+    )
 
 
 def corridor_live(world: Corridor, window: int) -> float:
@@ -192,9 +226,14 @@ def corridor_live(world: Corridor, window: int) -> float:
     return seen / sum(lengths)
 
 
-def portal_bound(world: Portal, window: int) -> tuple[float, float]:
-    """Live memories and return of one who remembers the last `window` steps."""
-    played = play(world.play(), PortalMemory(world, window), BOUND_ROWS)
+def portal_walk(world: Portal, window: int) -> tuple[float, float]:
+    """Live memories and return of a walker who remembers what it learned in the last steps.
+
+    It is no bound: passages pay however often, so that it can pay to take a wrong door on purpose
+    and pass all rooms before it once more.
+    """
+    rows = max(256, WALKED_STEPS // world.limit)
+    played = play(world.play(), PortalMemory(world, window), rows)
     steps = torch.arange(world.limit)
     made = steps < played.steps[:, None]
     live = (steps.clamp(max=window) * made).sum() / made.sum()

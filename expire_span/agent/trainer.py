@@ -4,26 +4,27 @@ Everything that a step depends on is a field of `AgentTrainer` and part of what 
 comes from counters, so a resumed run equals one that never stopped, bit for bit on a CPU.
 """
 
-from collections.abc import Iterator
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from expire_span.agent.cached import CachedActor, can_cache
+from expire_span.agent.cached import make_actor
 from expire_span.agent.dense import dense, start_full
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.learner import Learner
 from expire_span.agent.ports import build_agent
-from expire_span.agent.rollout import Block, Situation, act_block, begin
+from expire_span.agent.rollout import begin
 from expire_span.agent.tally import Tally
-from expire_span.model.memory import Memory
-from expire_span.model.transformer import MemoryStats, Step, Transformer
+from expire_span.model.transformer import MemoryStats
 from expire_span.training.control import PenaltyControl, Standing
 from expire_span.training.guard import NotFinite
 from expire_span.training.metrics import Means, memory_metrics
 from expire_span.training.optim import load_optimizer, optimizer_tensors, set_rates
-from expire_span.worlds import Game, World
+
+ROUNDING = 1e-3
+"""Largest difference between log-probabilities acted with and read again that is nothing else."""
 
 
 class AgentTrainer:
@@ -38,7 +39,7 @@ class AgentTrainer:
         self.learner = Learner(self.model, experiment.learning, experiment.optimizer)
         self.situation = begin(self.game, experiment.batch, experiment.seed)
         self.memory = start_full(self.model, experiment.batch)
-        self.actor = Actor(self.model, self.game, experiment.batch, experiment.compile)
+        self.actor = make_actor(self.model, self.game, experiment.batch, experiment.compile)
         self.tally = Tally.empty(self.game)
         self.means = Means()
         self.step = 0
@@ -46,6 +47,7 @@ class AgentTrainer:
         memory, block = experiment.model.memory, experiment.model.block
         self.control = PenaltyControl(experiment.penalty, memory, block, device)
         self.latest: dict[str, Tensor] = {}  # numbers of the last update
+        self._drifted = False
 
     def update(self) -> None:
         """Act a block in every row, and update the weights."""
@@ -79,6 +81,7 @@ class AgentTrainer:
         self.tally = Tally.empty(self.game)
         self.metric = played.get(self.experiment.world.metric, self.metric)
         scalars = {name: mean.item() for name, mean in means.items() if mean.ndim == 0}
+        self._look_at_drift(scalars["log_prob_drift"])
         steps = self.step * self.experiment.batch * self.experiment.model.block
         about = {"world_steps": float(steps), "penalty_weight": float(self._penalty_weight())}
         return scalars | played | memory_metrics(means) | about
@@ -123,73 +126,17 @@ class AgentTrainer:
         self.control.restore(tensors["control"], values["control"])
         self.means.restore(tensors["means"], values["means"], self.device)
 
+    def _look_at_drift(self, drift: float) -> None:
+        """Warn, once, if what is learned from is not what was acted with."""
+        if drift > ROUNDING and not self._drifted:
+            self._drifted = True
+            warnings.warn(
+                f"Step {self.step}: log-probabilities read again are off by up to {drift:.1e} from "
+                "those acted with, which is more than rounding: the gradient is not that of what "
+                "the agent did. Compute in float32, or try --model.attention reference.",
+                stacklevel=2,
+            )
+
     def _penalty_weight(self) -> Tensor:
         """What multiplies the penalty in the coming update, which may be the first to have one."""
         return self.control.weight(Standing(self.step, self.metric))
-
-
-class Actor:
-    """Acts with cached keys and values where the memory allows it, and plainly where not."""
-
-    def __init__(
-        self,
-        model: Transformer,
-        game: Game,
-        batch: int,
-        compiled: bool = False,
-        limit: int | None = None,
-    ):
-        self._model, self._game, self._limit = model, game, limit
-        self._cached = None
-        if can_cache(model.start(1)):
-            self._cached = CachedActor(model, game, batch, model.config.block, compiled, limit)
-
-    def act_block(
-        self, situation: Situation, memory: Memory, tally: Tally
-    ) -> tuple[Block, Situation, Tally]:
-        """Make a block of steps in every row."""
-        if self._cached is not None:
-            return self._cached.act_block(situation, memory, tally)
-        length = self._model.config.block
-        return act_block(self._model, self._game, situation, memory, tally, length, self._limit)
-
-
-@torch.no_grad()
-def evaluate_agent(
-    model: Transformer, world: World, *, rows: int, seed: int = 0, limit: int | None = None
-) -> dict[str, float]:
-    """The world's measures over one whole episode in each row, and the memory used meanwhile.
-
-    Args:
-        model: the agent.
-        world: where it acts.
-        rows: episodes.
-        seed: which ones.
-        limit: distance beyond which it remembers nothing, if not as far as its memory reaches.
-    """
-    game, means = world.play(model.positions.device), Means()
-    played = Tally.empty(game, episodes=1)
-    for _, step, tally in play_first_episodes(model, game, rows=rows, seed=seed, limit=limit):
-        means.add(**vars(step.stats))
-        played = tally
-    return played.read(game) | memory_metrics(means.take())
-
-
-@torch.no_grad()
-def play_first_episodes(
-    model: Transformer, game: Game, *, rows: int, seed: int, limit: int | None = None
-) -> Iterator[tuple[Block, Step, Tally]]:
-    """Blocks of steps until every row has finished its first episode, as `evaluate_agent` says.
-
-    Yields what was done in each, what the model made of it, and the tally of first episodes so far.
-    The next block is written over the one before.
-    """
-    situation, memory = begin(game, rows, seed), start_full(model, rows)
-    actor, tally = Actor(model, game, rows, limit=limit), Tally.empty(game, episodes=1)
-    for _ in range(-(-game.world.limit // model.config.block)):
-        block, situation, tally = actor.act_block(situation, memory, tally)
-        step = model(block.observations, memory, starts=block.starts, limit=limit)
-        memory = step.memory
-        yield block, step, tally
-        if tally.counts.max() == rows:
-            return

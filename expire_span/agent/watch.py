@@ -51,7 +51,7 @@ class Episode:
     """One episode from beginning to end."""
 
     pictures: list[NDArray[np.uint8]]
-    """The world before each step."""
+    """The world before each step, and after the last one."""
     captions: list[str]
     """What there is to say about it."""
     groups: list[str]
@@ -89,8 +89,6 @@ def animate(episode: Episode, path: Path, *, fps: int = 10, progress: bool = Fal
     require_at_least(1, fps=fps)
     if path.suffix != ".gif":
         raise ValueError(f"An episode is a GIF: give a path that ends in .gif, not {path}.")
-    stride = -(-episode.steps // MOST_FRAMES)
-    shown = range(0, episode.steps, stride)
     layers = len(episode.spans)
     figure = plt.figure(figsize=(5 * layers, 6), layout="constrained")
     top, *below = figure.subplot_mosaic(
@@ -115,11 +113,18 @@ def animate(episode: Episode, path: Path, *, fps: int = 10, progress: bool = Fal
     writer = PillowWriter(fps=fps)
     try:
         with written_whole(path) as unfinished, writer.saving(figure, str(unfinished), dpi=80):
-            for time in tqdm(shown, desc=path.name, unit="picture", disable=not progress):
+            for time in tqdm(
+                _shown(episode.steps), desc=path.name, unit="picture", disable=not progress
+            ):
                 draw(time)
                 writer.grab_frame()
     finally:
         plt.close(figure)
+
+
+def _shown(steps: int) -> list[int]:
+    """Times that are shown: every so many, and the end."""
+    return [*range(0, steps, -(-steps // MOST_FRAMES)), steps]
 
 
 def _draw_bars(axes: Axes, episode: Episode, layer: int) -> tuple[Any, Any, Any]:
@@ -169,13 +174,18 @@ def _for_each_step(spans: Tensor, like: Tensor) -> Tensor:
 def _replay(
     game: Any, rows: int, seed: int, actions: Tensor, row: int
 ) -> tuple[list[NDArray[np.uint8]], list[str]]:
-    """Pictures and captions of one row, before each of the actions."""
+    """Pictures and captions of one row: before each of the actions, and after the last."""
     state = game.start(rows, seed)
     pictures, captions = [], []
     for now in actions.T:
         pictures.append(_cropped(as_pixels(game, state, row)))
         captions.append(game.caption(state, row))
-        state = game.step(state, now).state
+        outcome = game.step(state, now)
+        state = outcome.state
+    reward = float(outcome.reward[row])
+    told = f"rewarded {reward:g}" if reward > 0 else "not rewarded"
+    pictures.append(_cropped(as_pixels(game, outcome.last, row)))
+    captions.append(f"{game.caption(outcome.last, row)}, {told}")
     return pictures, captions
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from expire_span.model.transformer import MemoryStats
 from expire_span.training.distributed import ALONE, Ranks
 
-LARGEST = frozenset({"max_span"})  # of these the largest counts, of all others the mean
+LARGEST = frozenset({"max_span", "log_prob_drift"})  # the largest counts; of others, the mean
 
 
 class Means:

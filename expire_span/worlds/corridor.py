@@ -24,7 +24,7 @@ WrongDoor = Literal["ends", "stays"]
 BIN = 50  # lengths that are reported together
 
 # Views differ only by what is near: the object, nothing, the doors one cell ahead, the doors.
-_START, _MIDDLE, _BEFORE_END, _END = range(4)
+_NOTHING = 1
 _DRAWN_LENGTH = 5  # a corridor in which each of these views occurs
 _DRAWN_AT = (1, 3, _DRAWN_LENGTH - 1, _DRAWN_LENGTH)
 
@@ -164,7 +164,7 @@ class CorridorGame(Game):
 
     def _view(self, state: Any) -> Tensor:
         from_end = state.length - state.x
-        near = _MIDDLE + (from_end <= 1).long() + (from_end == 0).long() - (state.x == 1).long()
+        near = _NOTHING + (from_end <= 1).long() + (from_end == 0).long() - (state.x == 1).long()
         index = (state.cue * 2 + state.top) * 4 + near
         return index if self.world.width == 1 else index * self.world.width + state.y
 

@@ -6,12 +6,16 @@
     gymnasium.make("expire_span/Corridor-v0", longest=20)
     gymnasium.make_vec("expire_span/Portal-v0", num_envs=512)
 
-Every setting of a world is a keyword. Vectors are one tensor program, not many environments; an
-episode's end returns the first observation of the next one, and the last one in
-`infos["final_obs"]`. Row n of a vector seeded with s is the environment seeded with s + n.
+Every setting of a world is a keyword. `limit` says how long episodes may be; Gymnasium's own
+`max_episode_steps` can only make them shorter, since it counts outside the world.
+
+Vectors are one tensor program, not many environments; an episode's end returns the first
+observation of the next one, and the last one in `infos["final_obs"]`. Row n of a vector seeded with
+s is the environment seeded with s + n.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -49,11 +53,12 @@ class GridEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """Begin an episode: the first one of this seed, or the next one."""
+        seed = None if seed is None else _whole(seed)
         super().reset(seed=seed)
         if seed is None and self._state is not None:
             self._state = self._game.next_episode(self._state)
         else:
-            self._state = self._game.start_keys(_keys([_drawn(seed, self.np_random)]))
+            self._state = self._game.start_keys(_keys(_seeds(seed, 1, self.np_random)))
         self._over = False
         return _array(self._game.observe(self._state))[0], _info(self._state, 0)
 
@@ -100,13 +105,18 @@ class GridVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]
         seed: int | Sequence[int] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Begin an episode in every row: the first ones of these seeds, or the next ones."""
-        single = seed if isinstance(seed, int) else None
-        super().reset(seed=single)
-        if seed is None and self._state is not None:
-            self._state = self._game.next_episode(self._state)
+        """Begin an episode in every row: the first ones of these seeds, or the next ones.
+
+        With `options={"reset_mask": ...}`, bool [num_envs], only in the rows that it marks.
+        """
+        given = _checked(seed)
+        super().reset(seed=given if isinstance(given, int) else None)
+        if given is None and self._state is not None:
+            begun = self._game.next_episode(self._state)
         else:
-            self._state = self._game.start_keys(_keys(self._seeds(seed)))
+            begun = self._game.start_keys(_keys(_seeds(given, self.num_envs, self.np_random)))
+        mask = self._reset_mask(options)
+        self._state = begun if mask is None else begun.where(mask, self._state)
         return _array(self._game.observe(self._state)), _infos(self._state)
 
     def step(
@@ -149,16 +159,20 @@ class GridVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]
             "_final_info": done.copy(),
         }
 
-    def _seeds(self, seed: int | Sequence[int] | None) -> Sequence[int]:
-        if seed is None or isinstance(seed, int):
-            first = _drawn(seed, self.np_random)
-            return range(first, first + self.num_envs)
-        if len(seed) != self.num_envs:
+    def _reset_mask(self, options: dict[str, Any] | None) -> Tensor | None:
+        """The rows that are to begin anew, if not all."""
+        mask = (options or {}).get("reset_mask")
+        if mask is None:
+            return None
+        mask = np.asarray(mask)
+        if mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
             raise ValueError(
-                f"A list of seeds needs one for each of the {self.num_envs} environments, but has "
-                f"{len(seed)}."
+                f"reset_mask must be one bool for each of the {self.num_envs} environments, but is "
+                f"{mask.dtype} of shape {[*mask.shape]}."
             )
-        return seed
+        if self._state is None and not mask.all():
+            raise ValueError("Nothing has begun: call reset() without a reset_mask first.")
+        return torch.from_numpy(mask)
 
 
 def _spaces(world: World) -> tuple[Any, Any]:
@@ -188,9 +202,31 @@ def _keys(seeds: Sequence[int]) -> Tensor:
     return hashed(torch.tensor(list(seeds), dtype=torch.int64))
 
 
-def _drawn(seed: int | None, source: np.random.Generator) -> int:
-    """The seed, or one by chance."""
-    return int(source.integers(2**62)) if seed is None else seed
+def _checked(seed: Any) -> int | list[int] | None:
+    """A seed, or one for each row, if they can be."""
+    if seed is None:
+        return None
+    if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
+        return [_whole(one) for one in seed]
+    return _whole(seed)
+
+
+def _whole(seed: Any) -> int:
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise ValueError(f"A seed is a whole number from 0 to 2**63 - 1, but is {seed}.")
+    return int(seed)
+
+
+def _seeds(seed: int | list[int] | None, count: int, source: np.random.Generator) -> list[int]:
+    """A seed for each row: those given, one after another from the one given, or by chance."""
+    if not isinstance(seed, list):
+        first = int(source.integers(2**62)) if seed is None else seed
+        seed = [_whole(one) for one in range(first, first + count)]
+    if len(seed) != count:
+        raise ValueError(
+            f"A list of seeds needs one for each of the {count} environments, but has {len(seed)}."
+        )
+    return seed
 
 
 def _actions(actions: NDArray[Any], count: int) -> Tensor:
@@ -236,9 +272,10 @@ def make_vector_env(
     **settings: Any,
 ) -> GridVectorEnv:
     """Many rows of that world; what `gymnasium.make_vec` calls."""
-    if max_episode_steps is not None:  # Gymnasium's own name for it
-        settings["limit"] = max_episode_steps
-    return GridVectorEnv(WORLDS[world](**settings), num_envs, render_mode)
+    made = WORLDS[world](**settings)
+    if max_episode_steps is not None:  # of a single environment, Gymnasium counts them
+        made = replace(made, limit=min(made.limit, max_episode_steps))
+    return GridVectorEnv(made, num_envs, render_mode)
 
 
 for _name in WORLDS:

@@ -1,8 +1,9 @@
-"""Scripted policies, what they are worth, and what any policy with so much memory can be worth.
+"""Scripted policies: what they are worth says what there is to be learned.
 
 Four kinds for each world: one that is told what is hidden, one that remembers what it has seen (all
-of it, or for so many steps), one that finds its way but remembers nothing, and uniform chance. They
-say what there is to be learned, and bound what was.
+of it, or for so many steps), one that finds its way but remembers nothing, and uniform chance. In
+Corridor none is better than whoever remembers as much (`corridor_bound`). In Portal one can be: its
+walkers make no mistake on purpose, and such mistakes can pay, since rooms passed again pay again.
 
 Shapes: B rows, V words, K rooms.
 """
@@ -204,11 +205,16 @@ class PortalNotes:
     tried: Tensor  # [B], room whose door it has just taken, or UNKNOWN
 
 
+def walkers_know(world: Portal) -> bool:
+    """Whether scripted walkers find their way through such rooms."""
+    return world.size == 5 and world.spawn is None
+
+
 class PortalOracle(Oracle):
     """Walks to a door of the colour it wants; where sides are shuffled it looks left first."""
 
     def __init__(self, world: Portal):
-        if world.size != 5 or world.spawn is not None:
+        if not walkers_know(world):
             raise ValueError("Scripted walkers know rooms of 5 x 5 cells entered in the middle.")
         self._world = world
         self._words = world.words

@@ -21,6 +21,7 @@ from expire_span.worlds.grid import AGENT, BLOCK, COLOURS, DOOR, Cells, view_at,
 from expire_span.worlds.world import Game, Measure, World, WorldState
 
 RoomWord = Literal["agent", "all"]
+LastRoom = Literal["ends", "stays"]
 MOST_ROOMS = 62  # a bit for each in a signed 64-bit word
 
 
@@ -33,11 +34,14 @@ class Portal(World):
     Actions: up, down, left, right; a move into a wall does nothing.
     Observation: 3 x 3 cells; words agent, block, door, red, blue, room1, room2, ...
     Reward: 0.1 k for passing from room k to the next, however often.
-    End: at the second mistake in the same room, in the last room, or at the limit of steps.
+    End: at the second mistake in the same room, in the last room (unless the agent stays there), or
+        at the limit of steps.
     """
 
     rooms: int = 50
-    """Number of rooms; the last one ends the episode."""
+    """Number of rooms; the last one has no doors."""
+    last_room: LastRoom = "ends"
+    """Whether the last room ends the episode, or the agent stays there until the limit of steps."""
     size: int = 5
     """Cells along each side of a room, walls included; odd."""
     spawn: tuple[int, int] | None = None
@@ -67,6 +71,7 @@ class Portal(World):
                 f"{self.spawn}."
             )
         require_one_of(get_args(RoomWord), room_word=self.room_word)
+        require_one_of(get_args(LastRoom), last_room=self.last_room)
 
     @property
     def entrance(self) -> tuple[int, int]:
@@ -153,6 +158,8 @@ class PortalGame(Game):
         x, y = state.x + self._dx[actions], state.y + self._dy[actions]
         leftwards = x <= 0
         at_door = (leftwards | (x >= edge)) & (y == middle)
+        if world.last_room == "stays":
+            at_door = at_door & (state.room < world.rooms - 1)
         here = 1 << state.room  # the room's bit in every mask
         took_red = leftwards == ((state.red_left & here) > 0) if world.shuffle else leftwards
         right = at_door & (took_red == ((state.red_right & here) > 0))
@@ -172,7 +179,8 @@ class PortalGame(Game):
             twice=twice,
         )
         reward = world.prize * (onwards * paid)
-        return moved, reward, twice | (room == world.rooms - 1)
+        arrived = room == world.rooms - 1
+        return moved, reward, twice | arrived if world.last_room == "ends" else twice
 
     def _views(self) -> Tensor:
         world = self.world

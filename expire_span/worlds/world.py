@@ -154,8 +154,9 @@ class Game(ABC):
     def __init__(self, world: World, device: torch.device | str):
         self.world = world
         self.device = torch.device(device)
-        self._dx = torch.tensor(DX, device=self.device)
-        self._dy = torch.tensor(DY, device=self.device)
+        count = len(world.actions)  # what is no action leads nowhere, not to one that is left out
+        self._dx = torch.tensor(DX[:count], device=self.device)
+        self._dy = torch.tensor(DY[:count], device=self.device)
         views = self._views()  # [N, 3, 3, V]
         if world.turning_view:
             views = torch.stack([turned(view) for view in views]).flatten(0, 1)
@@ -196,7 +197,11 @@ class Game(ABC):
         return self._begin(blank)
 
     def step(self, state: Any, actions: Tensor) -> Outcome:
-        """One step in every row: actions int64 [B], in the order of `world.actions`."""
+        """One step in every row: actions int64 [B], in the order of `world.actions`.
+
+        Whether they lie in that range is asked on a CPU alone, and not in compiled code: elsewhere
+        the answer would have to be waited for.
+        """
         self._check(state, actions)
         world = self.world
         moved, reward, terminated = self._move(state, actions)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, Transformer
+from expire_span.agent.dense import dense
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import agent_model
 from expire_span.agent.learner import AgentOptimizer
@@ -50,6 +51,13 @@ def make_agent(world: World, memory: AnyMemory, block: int = 100, **settings: An
     return model
 
 
+def with_dense_memory(world: World, plain: Transformer) -> Transformer:
+    """The same agent with memory of fixed shape."""
+    full = build_agent(world, dense(plain.config)).to(plain.positions.dtype).eval()
+    full.load_state_dict(plain.state_dict())
+    return full
+
+
 def random_views(world: World, batch: int, steps: int, seed: int = 2) -> Tensor:
     """Views of any kind, uint8 [B, T, 3, 3, V]."""
     generator = torch.Generator().manual_seed(seed)
@@ -77,13 +85,13 @@ def tiny_experiment(world: World | None = None, **changes: Any) -> AgentExperime
     return replace(experiment, **changes)
 
 
-def stop_after_three_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever run comes to its third step sends this process a SIGTERM."""
+def stop_after_steps(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Whatever run has made so many steps sends this process a SIGTERM."""
     advance = AgentRun.advance
 
     def advance_or_stop(run: AgentRun) -> None:
         advance(run)
-        if run.trainer.step == 3:
+        if run.trainer.step == steps:
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(AgentRun, "advance", advance_or_stop)

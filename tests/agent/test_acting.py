@@ -1,5 +1,6 @@
 """Acting step by step and reading a block at once are the same thing, wherever episodes begin."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,13 +17,14 @@ from agent.small_agents import (
     every_world,
     make_agent,
     random_views,
+    with_dense_memory,
 )
-from expire_span import ExpireSpan, FixedSpan, Memory, Transformer
-from expire_span.agent.cached import CachedActor, Carry
+from expire_span import Compressive, ExpireSpan, FixedSpan, Memory, Transformer
+from expire_span.agent.cached import CachedActor, Carry, _say_plain, make_actor
 from expire_span.agent.dense import dense, start_full
 from expire_span.agent.loss import ActorCritic, actor_critic_loss
 from expire_span.agent.ports import build_agent
-from expire_span.agent.rollout import Block, Situation, act_block, begin, choose
+from expire_span.agent.rollout import Block, PlainActor, Situation, begin, choose
 from expire_span.agent.tally import Tally
 from expire_span.worlds import Corridor, World
 from policies import assert_same
@@ -130,12 +132,6 @@ def test_hidden_memory_gives_the_numbers_of_deleted_memory(memory):
 # The actors ---------------------------------------------------------------------------------------
 
 
-def with_dense_memory(world: World, plain: Transformer) -> Transformer:
-    full = build_agent(world, dense(plain.config)).double().eval()
-    full.load_state_dict(plain.state_dict())
-    return full
-
-
 def act(
     model: Transformer,
     world: World,
@@ -146,18 +142,14 @@ def act(
     limit: int | None = None,
 ) -> tuple[list[tuple[Block, Memory]], Situation, dict[str, float]]:
     """Blocks of an agent whose weights stay the same, each with the memory before it."""
-    game, length = world.play(), model.config.block
+    game = world.play()
     situation, tally = begin(game, batch, seed=3), Tally.empty(game)
     memory = start_full(model, batch) if cached else model.start(batch)
-    actor = CachedActor(model, game, batch, length, limit=limit)
+    plain = PlainActor(model, game, limit)
+    actor = CachedActor(model, game, batch, limit=limit) if cached else plain
     acted = []
     for _ in range(blocks):
-        if cached:
-            block, situation, tally = actor.act_block(situation, memory, tally)
-        else:
-            block, situation, tally = act_block(
-                model, game, situation, memory, tally, length, limit
-            )
+        block, situation, tally = actor.act_block(situation, memory, tally)
         block = Block(**{name: tensor.clone() for name, tensor in vars(block).items()})
         acted.append((block, memory))
         step = model(block.observations, memory, starts=block.starts, limit=limit)
@@ -206,6 +198,18 @@ def test_a_cut_is_felt_and_one_beyond_all_memory_is_not(memory):
         assert all(torch.equal(a.log_probs, b.log_probs) for (a, _), (b, _) in pairs) == same
 
 
+@every_memory
+def test_whoever_cannot_be_cached_acts_plainly_and_says_so_once(memory, caplog):
+    model, game = with_dense_memory(WORLD, make_agent(WORLD, memory, block=20)), WORLD.play()
+    _say_plain.cache_clear()
+    with caplog.at_level(logging.INFO, logger="expire_span"):
+        actors = [make_actor(model, game, 4, limit=5) for _ in range(2)]
+    plain = isinstance(memory, Compressive)
+    assert all(isinstance(actor, PlainActor if plain else CachedActor) for actor in actors)
+    told = [record for record in caplog.records if "cannot be cached" in record.message]
+    assert len(told) == plain
+
+
 @pytest.mark.slow
 @cached_memory
 def test_fused_attention_acts_as_the_reference_does(memory):
@@ -228,7 +232,7 @@ def test_a_step_is_one_graph_for_the_compiler(world):
     """Nothing in it breaks the graph, and what is written in place is what is returned."""
     model = with_dense_memory(world, make_agent(world, MEMORIES["expire"], block=6))
     game = world.play()
-    actor, memory = CachedActor(model, game, 3, 6), start_full(model, 3)
+    actor, memory = CachedActor(model, game, 3), start_full(model, 3)
     zero = torch.zeros((), dtype=torch.int64)
     with torch.no_grad():
         plain = Carry(begin(game, 3, 0), zero, memory.origin, Tally.empty(game))
@@ -270,7 +274,7 @@ def test_blocks_acted_by_graphs_are_those_read_again(memory, world):
     model = make_agent(world, memory, block=20, width=32, attention="auto").float()
     model = with_dense_memory(world, model).float().cuda()
     game = world.play("cuda")
-    actor, tally = CachedActor(model, game, 64, 20), Tally.empty(game)
+    actor, tally = CachedActor(model, game, 64), Tally.empty(game)
     situation, now = begin(game, 64, 0), start_full(model, 64)
     for _ in range(4):
         block, situation, tally = actor.act_block(situation, now, tally)
@@ -288,18 +292,18 @@ def test_blocks_acted_by_graphs_are_those_read_again(memory, world):
 
 def test_a_memory_or_a_situation_of_another_batch_is_refused():
     model, game = make_agent(WORLD, MEMORIES["fixed"], block=20), WORLD.play()
-    actor, tally = CachedActor(model, game, 4, 20), Tally.empty(game)
+    actor, tally = CachedActor(model, game, 4), Tally.empty(game)
     with pytest.raises(ValueError, match="This actor has 4 rows, but the memory has 3"):
         actor.act_block(begin(game, 4, 0), model.start(3), tally)
     with pytest.raises(ValueError, match="This actor has 4 rows, but the situation has 5"):
         actor.act_block(begin(game, 5, 0), model.start(4), tally)
     with pytest.raises(ValueError, match="This memory has 3 rows"):
-        act_block(model, game, begin(game, 4, 0), model.start(3), tally, 20)
+        PlainActor(model, game).act_block(begin(game, 4, 0), model.start(3), tally)
 
 
 def test_memory_that_cannot_be_cached_is_refused():
     model, game = make_agent(WORLD, MEMORIES["expire"], block=20), WORLD.play()
-    actor = CachedActor(model, game, 4, 20)
+    actor = CachedActor(model, game, 4)
     with pytest.raises(ValueError, match="Only memories of the last states can be cached"):
         actor.act_block(begin(game, 4, 0), model.start(4), Tally.empty(game))
 

@@ -14,15 +14,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agent.small_agents import WORLDS, cached_memory, every_memory, make_agent
+from agent.small_agents import (
+    WORLDS,
+    cached_memory,
+    every_memory,
+    make_agent,
+    with_dense_memory,
+)
+from expire_span import Transformer
 from expire_span.agent import cached, learner
 from expire_span.agent.cached import CachedActor, Carry, _Graphs
-from expire_span.agent.dense import dense, start_full
+from expire_span.agent.dense import start_full
 from expire_span.agent.learner import _Replay, read_again
 from expire_span.agent.loss import ActorCritic
-from expire_span.agent.ports import build_agent
-from expire_span.agent.rollout import act_block, begin
+from expire_span.agent.rollout import PlainActor, begin
 from expire_span.agent.tally import Tally
+from expire_span.model.memory import AnyMemory
 from policies import assert_same
 
 WORLD = WORLDS["corridor"]
@@ -79,19 +86,17 @@ def stand_in(monkeypatch):
     return counted.extend
 
 
-def with_dense_memory(memory) -> Any:
-    plain = make_agent(WORLD, memory, block=20)
-    model = build_agent(WORLD, dense(plain.config)).double().eval()
-    model.load_state_dict(plain.state_dict())
-    return model
+def dense_agent(memory: AnyMemory) -> Transformer:
+    """A small agent with memory of fixed shape."""
+    return with_dense_memory(WORLD, make_agent(WORLD, memory, block=20))
 
 
 @cached_memory
 @torch.no_grad()
 def test_replayed_steps_are_the_steps(memory, stand_in):
-    model, game = with_dense_memory(memory), WORLD.play()
-    plain = CachedActor(model, game, 4, 20)
-    captured = CachedActor(model, game, 4, 20, compiled=False)
+    model, game = dense_agent(memory), WORLD.play()
+    plain = CachedActor(model, game, 4)
+    captured = CachedActor(model, game, 4, compiled=False)
     situation, now, tally = begin(game, 4, 0), start_full(model, 4), Tally.empty(game)
     zero = torch.zeros_like(situation.time)
     other, other_tally = situation, tally
@@ -111,13 +116,13 @@ def test_replayed_steps_are_the_steps(memory, stand_in):
 
 @every_memory
 def test_a_replayed_lesson_is_the_lesson(memory, stand_in):
-    model, game, settings = with_dense_memory(memory), WORLD.play(), ActorCritic()
+    model, game, settings = dense_agent(memory), WORLD.play(), ActorCritic()
     parameters = list(model.parameters())
     stand_in(parameters)
     situation, now, tally = begin(game, 4, 0), start_full(model, 4), Tally.empty(game)
-    replay = None
+    actor, replay = PlainActor(model, game), None
     for weight in (torch.tensor(0.0), torch.tensor(0.7), torch.tensor(1.0)):
-        block, situation, tally = act_block(model, game, situation, now, tally, 20)
+        block, situation, tally = actor.act_block(situation, now, tally)
         if replay is None:
             replay = _Replay(model, settings, block, now, weight)
         lesson = replay.learn(block, now, weight)

@@ -15,6 +15,9 @@ def test_going_on_from_a_saved_state_makes_the_same_updates(memory, world):
     whole = AgentTrainer(experiment, CPU)
     for _ in range(5):
         whole.update()
+    whole.report()
+    for _ in range(2):
+        whole.update()
     tensors = {
         part: {name: tensor.clone() for name, tensor in named.items()}
         for part, named in whole.tensors().items()
@@ -23,6 +26,7 @@ def test_going_on_from_a_saved_state_makes_the_same_updates(memory, world):
     torch.manual_seed(123)
     resumed = AgentTrainer(experiment, CPU)
     resumed.restore(tensors, values)
+    assert resumed.metric == whole.metric is not None
     for trainer in (whole, resumed):
         for _ in range(3):
             trainer.update()

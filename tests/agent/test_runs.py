@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from agent.small_agents import WORLDS, stop_after_three_steps, tiny_experiment
+from agent.small_agents import WORLDS, stop_after_steps, tiny_experiment
 from expire_span import FixedSpan
+from expire_span.agent.evaluation import evaluate_agent
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, corridor
 from expire_span.agent.run import (
     AGENT_KINDS,
@@ -17,6 +18,7 @@ from expire_span.agent.run import (
     train_agent,
     train_side_by_side,
 )
+from expire_span.agent.sweep import run_sweep
 from expire_span.agent.trainer import AgentTrainer
 from expire_span.cli import main
 from expire_span.training import checkpoint as checkpoints
@@ -148,7 +150,7 @@ def test_the_papers_settings_are_the_papers():
 def test_a_signal_stops_a_run_where_it_can_go_on(tmp_path, monkeypatch):
     experiment = tiny_experiment(save_every=100)
     whole = train_agent(experiment, tmp_path / "whole", progress=False)
-    stop_after_three_steps(monkeypatch)
+    stop_after_steps(monkeypatch, 3)
     with pytest.raises(KeyboardInterrupt, match="stopped at step 3; everything is saved"):
         train_agent(experiment, tmp_path / "run", progress=False)
     monkeypatch.undo()
@@ -202,6 +204,75 @@ def test_a_gradient_that_is_not_finite_changes_no_weight_and_stops_the_run(tmp_p
     with pytest.raises(NotFinite, match=r"before step 8.*The checkpoint .*4 is still good"):
         train_agent(experiment, tmp_path, progress=False)
     assert all(torch.isfinite(weight).all() for weight in runs[-1].model.parameters())
+
+
+def spoil_seed(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """The run of that seed meets a gradient that is not finite in its fourth update."""
+    update = AgentTrainer.update
+
+    def spoilt(trainer: AgentTrainer) -> None:
+        if trainer.experiment.seed == seed and trainer.step == 3:
+            trainer.memory = trainer.memory.map(
+                lambda _, t: t * float("nan") if t.is_floating_point() else t
+            )
+        update(trainer)
+
+    monkeypatch.setattr(AgentTrainer, "update", spoilt)
+
+
+def test_a_run_that_diverges_is_named_and_those_beside_it_are_finished(tmp_path, monkeypatch):
+    wanted = {f"run-{n}": tiny_experiment(seed=n, steps=6, save_every=2) for n in range(3)}
+    spoil_seed(monkeypatch, 1)
+    with pytest.raises(NotFinite, match=r"run-1: A gradient .*000002 is still good") as failure:
+        train_side_by_side([(wanted[n], tmp_path / n) for n in wanted], progress=False)
+    assert "run-0" not in str(failure.value)
+    assert not (tmp_path / "run-1" / "result.json").exists()
+    for name in ("run-0", "run-2"):
+        alone = train_agent(wanted[name], tmp_path / f"{name}-alone", progress=False)
+        assert json.loads((tmp_path / name / "result.json").read_text()) == alone
+
+
+def test_a_sweep_goes_on_beside_a_run_that_diverges_and_names_it_at_the_end(tmp_path, monkeypatch):
+    wanted = {f"run-{n}": tiny_experiment(seed=n, steps=6, save_every=2) for n in range(4)}
+    spoil_seed(monkeypatch, 1)
+    for _ in range(2):  # it is tried again, from its last checkpoint, and diverges again
+        with pytest.raises(NotFinite, match=r"run-1: A gradient .*\nAll other runs are done"):
+            run_sweep(wanted, tmp_path, side_by_side=2, progress=False)
+        done = {path.parent.name for path in tmp_path.glob("*/result.json")}
+        assert done == {"run-0", "run-2", "run-3"}
+    monkeypatch.undo()
+    run_sweep(wanted, tmp_path, side_by_side=2, progress=False)
+    assert (tmp_path / "run-1" / "result.json").exists()
+
+
+def test_a_signal_beside_a_run_that_diverged_saves_the_others(tmp_path, monkeypatch):
+    wanted = [(tiny_experiment(seed=n, save_every=100), tmp_path / str(n)) for n in range(2)]
+    spoil_seed(monkeypatch, 1)
+    stop_after_steps(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 4"):
+        train_side_by_side(wanted, progress=False)
+    newest = [checkpoints.latest(folder / "checkpoints") for _, folder in wanted]
+    assert checkpoints.load_shared(newest[0]).values["step"] == 4
+    assert newest[1] is None
+
+
+def test_a_run_that_goes_on_is_no_longer_judged_as_it_was(tmp_path, monkeypatch):
+    train_agent(tiny_experiment(steps=2), tmp_path, progress=False)
+    assert (tmp_path / "result.json").exists()
+    stop_after_steps(monkeypatch, 3)
+    with pytest.raises(KeyboardInterrupt):
+        train_agent(tiny_experiment(steps=6), tmp_path, resume=True, progress=False)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_a_run_is_judged_by_episodes_that_it_was_not_trained_on(tmp_path):
+    experiment = tiny_experiment(steps=2, evaluation_rows=30)
+    result = train_agent(experiment, tmp_path, progress=False)
+    _, model = load_agent(tmp_path, "cpu")
+    trained_on, others = (
+        evaluate_agent(model, experiment.world, rows=30, seed=experiment.seed + n) for n in (0, 1)
+    )
+    assert result == others != trained_on
 
 
 def test_a_released_agent_is_not_trained_over(tmp_path):

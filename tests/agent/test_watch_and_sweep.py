@@ -3,10 +3,14 @@
 import json
 import signal
 from dataclasses import replace
+from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 from matplotlib.animation import PillowWriter
+from matplotlib.figure import Figure
 from PIL import Image
 
 from agent.small_agents import (
@@ -14,40 +18,56 @@ from agent.small_agents import (
     WORLDS,
     every_memory,
     make_agent,
-    stop_after_three_steps,
+    stop_after_steps,
     tiny_experiment,
+    with_dense_memory,
 )
-from expire_span import ExpireSpan
-from expire_span.agent.dense import dense
+from expire_span import ExpireSpan, FixedSpan, Transformer
+from expire_span.agent import watch
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, corridor
-from expire_span.agent.ports import build_agent
 from expire_span.agent.run import load_agent_experiment, train_agent
 from expire_span.agent.sweep import (
     PRICES,
     SEEDS,
     WINDOWS,
     corridor_live,
-    portal_bound,
+    draw_sweep,
+    portal_walk,
     read_sweep,
     run_sweep,
     sweep_experiments,
 )
-from expire_span.agent.watch import GONE, UNBORN, Episode, _colours, animate, record_episode
+from expire_span.agent.watch import (
+    GONE,
+    UNBORN,
+    Episode,
+    _colours,
+    _replay,
+    _shown,
+    animate,
+    record_episode,
+)
 from expire_span.cli import main
+from expire_span.model.memory import AnyMemory
 from expire_span.worlds import Corridor, Portal
+from expire_span.worlds.oracles import DOWN, RIGHT, UP, PortalMemory, play
 
 WORLD = WORLDS["corridor"]
 
 
+def dense_agent(memory: AnyMemory) -> Transformer:
+    """A small agent as it acts."""
+    return with_dense_memory(WORLD, make_agent(WORLD, memory, block=20))
+
+
 @every_memory
 def test_an_episode_is_recorded_from_beginning_to_end(memory):
-    model = make_agent(WORLD, memory, block=20)
-    model = build_agent(WORLD, dense(model.config)).eval()
-    episode = record_episode(model, WORLD, rows=4)
+    episode = record_episode(dense_agent(memory), WORLD, rows=4)
     assert episode.steps <= WORLD.limit
-    assert len(episode.pictures) == len(episode.captions) == episode.steps
+    assert len(episode.pictures) == len(episode.captions) == episode.steps + 1
     assert episode.captions[0].endswith("step 0")
-    assert episode.captions[-1].endswith(f"step {episode.steps - 1}")
+    assert episode.captions[-2].endswith(f"step {episode.steps - 1}")
+    assert f"step {episode.steps}, " in episode.captions[-1]
     assert episode.groups[0].endswith("object")  # which is where every corridor begins
     assert episode.spans.shape == (2, episode.steps)
 
@@ -55,7 +75,7 @@ def test_an_episode_is_recorded_from_beginning_to_end(memory):
 def test_a_memory_is_not_there_then_alive_then_gone():
     spans = np.array([[3.0, 0.0, 5.0]])
     picture = np.zeros((4, 4, 3), dtype=np.uint8)
-    episode = Episode([picture] * 3, [""] * 3, ["red object", "neither", "door"], spans, ramp=1)
+    episode = Episode([picture] * 4, [""] * 4, ["red object", "neither", "door"], spans, ramp=1)
     at_once, later = _colours(episode, 0, 0), _colours(episode, 0, 2)
     assert at_once[0] not in (GONE, UNBORN)
     assert at_once[1:] == [UNBORN, UNBORN]
@@ -65,17 +85,35 @@ def test_a_memory_is_not_there_then_alive_then_gone():
 
 
 def test_an_animation_has_a_picture_for_each_step(tmp_path):
-    model = build_agent(WORLD, dense(make_agent(WORLD, MEMORIES["expire"], block=20).config))
-    episode = record_episode(model.eval(), replace(WORLD, limit=4), rows=2)
+    episode = record_episode(dense_agent(MEMORIES["expire"]), replace(WORLD, limit=4), rows=2)
     animate(episode, tmp_path / "new" / "episode.gif")
     with Image.open(tmp_path / "new" / "episode.gif") as picture:
-        assert picture.n_frames == episode.steps
+        assert picture.n_frames == episode.steps + 1  # and the end
+
+
+@pytest.mark.parametrize("steps", [3, watch.MOST_FRAMES - 1, watch.MOST_FRAMES, 777])
+def test_of_long_episodes_some_pictures_are_shown_always_the_first_and_the_last(steps):
+    shown = _shown(steps)
+    assert (shown[0], shown[-1]) == (0, steps)
+    assert len(shown) == len(set(shown)) <= watch.MOST_FRAMES + 1
+
+
+@pytest.mark.parametrize(("cue_door", "sentence"), [(True, "rewarded 1"), (False, "not rewarded")])
+def test_the_last_picture_tells_whether_the_door_was_right(cue_door, sentence):
+    world = Corridor(longest=3)
+    game = world.play()
+    state = game.start(1, seed=0)
+    right_door_above = bool(state.top == state.cue)
+    door = UP if right_door_above == cue_door else DOWN
+    pictures, captions = _replay(game, 1, 0, torch.tensor([[RIGHT, RIGHT, door]]), 0)
+    assert len(pictures) == len(captions) == 4
+    assert captions[-1] == f"length 3, step 3, {sentence}"
 
 
 def test_a_sweep_has_every_window_price_and_seed_and_skips_what_is_done(tmp_path):
     tiny = tiny_experiment(steps=2)
     wanted = sweep_experiments("corridor", "smoke", windows=(4,), seeds=(0, 1), prices=(1.0, 5.0))
-    assert len(wanted) == 1 + 4
+    assert len(wanted) == 2 * (1 + 2)
     prices = {
         e.model.memory.penalty for e in wanted.values() if isinstance(e.model.memory, ExpireSpan)
     }
@@ -100,7 +138,7 @@ def test_a_sweep_has_every_window_price_and_seed_and_skips_what_is_done(tmp_path
 def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(tmp_path, monkeypatch):
     wanted = {f"run-{n}": tiny_experiment(seed=n, steps=6, save_every=100) for n in range(3)}
     run_sweep(wanted, tmp_path / "whole", side_by_side=2, progress=False)
-    stop_after_three_steps(monkeypatch)
+    stop_after_steps(monkeypatch, 3)
     told = "0 of 3 runs done, 2 under way; everything is saved, the same command goes on"
     with pytest.raises(KeyboardInterrupt, match=told) as stop:
         run_sweep(wanted, tmp_path / "parts", side_by_side=2, progress=False)
@@ -116,11 +154,18 @@ def test_a_sweep_does_not_take_other_runs_of_the_same_name_for_its_own(tmp_path)
         run_sweep({"one": tiny_experiment(steps=1, batch=7)}, tmp_path, progress=False)
 
 
-def test_the_scale_may_follow_a_flag(tmp_path):
+@pytest.mark.parametrize("flag", ["--no-compile", "--world.stay-action", "--learning.normalise"])
+def test_the_scale_may_follow_any_flag(flag, tmp_path):
     run = tmp_path / "run"
     small = ["--batch", "4", "--evaluation-rows", "4", "--world.limit", "6", "--steps", "1"]
-    main(["train", "corridor", "--no-compile", "smoke", "--out", str(run), *small])
-    assert load_agent_experiment(run).world == replace(corridor("smoke").world, limit=6)
+    main(["train", "corridor", flag, "smoke", "--out", str(run), *small])
+    made = load_agent_experiment(run)
+    assert made.world.longest == corridor("smoke").world.longest
+    assert (made.world.stay_action, made.learning.normalise, made.compile) == (
+        flag == "--world.stay-action",
+        flag == "--learning.normalise",
+        flag != "--no-compile",
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,7 +179,11 @@ def test_the_scale_may_follow_a_flag(tmp_path):
             "is about Corridor, not Portal: resume it by the name it was begun with",
         ),
         (["sweep", "corridor", "--out", "RUN", "--side-by-side", "0"], "side_by_side must be"),
+        (["sweep", "maze", "--out", "RUN"], "name must be one of corridor, portal, but is 'maze'"),
         (["train", "corridor", "--seed", "-1"], "seed must be a whole number of at least 0"),
+        (["train", "corridor", "--seed", str(2**63 - 1)], "seed must be at most 2**63 - 2, but is"),
+        (["evaluate", "RUN", "--rows", "0"], "rows must be a whole number of at least 1, but is 0"),
+        (["watch", "RUN", "--rows", "0"], "rows must be a whole number of at least 1, but is 0"),
         (["evaluate", "RUN", "--device", "gpu"], "There is no device 'gpu': choose auto, cpu"),
     ],
 )
@@ -147,8 +196,8 @@ def test_mistakes_end_in_one_sentence(arguments, sentence, tmp_path, capsys):
 
 
 def test_a_picture_that_is_interrupted_leaves_the_one_before(tmp_path, monkeypatch):
-    model = build_agent(WORLD, dense(make_agent(WORLD, MEMORIES["expire"], block=20).config)).eval()
-    episode, path = record_episode(model, WORLD, rows=2), tmp_path / "episode.gif"
+    episode = record_episode(dense_agent(MEMORIES["expire"]), WORLD, rows=2)
+    path = tmp_path / "episode.gif"
     path.write_bytes(b"before")
 
     def interrupt(self: PillowWriter) -> None:
@@ -174,22 +223,84 @@ def test_agents_are_not_trained_by_several_ranks(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("name", ["corridor", "portal"])
 def test_a_sweep_varies_memory_seed_and_price_and_nothing_else(name):
     wanted = sweep_experiments(name, "single")
-    assert len(wanted) == len(WINDOWS[name]) + len(SEEDS) * len(PRICES)
-    first = wanted[f"price-1-seed-{SEEDS[0]}"]
+    assert len(wanted) == len(SEEDS) * (len(WINDOWS[name]) + len(PRICES))
+    first = wanted["price-1-seed-0"]
     assert first == AGENT_EXPERIMENTS[name]("single")
-    for other in wanted.values():
-        same = replace(other, seed=first.seed, steps=first.steps, model=first.model)
-        assert same == first
+    for run, other in wanted.items():
+        assert run.endswith(f"-seed-{other.seed}")
+        assert replace(other, seed=first.seed, model=first.model) == first
         assert replace(other.model, memory=first.model.memory) == first.model
+    assert wanted["price-0-seed-2"].model.memory.penalty == 0
 
 
-def test_bounds_count_the_memories_that_a_window_holds():
+@pytest.mark.parametrize(
+    ("name", "scale", "sizes"),
+    [
+        ("corridor", "single", (16, 32, 50, 75, 100, 200)),
+        ("portal", "paper", (16, 32, 48, 64, 80, 100)),
+        ("corridor", "smoke", (3, 5, 8, 12, 16, 32)),
+    ],
+)
+def test_windows_fit_the_scale(name, scale, sizes):
+    wanted = sweep_experiments(name, scale, seeds=(0,), prices=())
+    assert [one.model.memory for one in wanted.values()] == [FixedSpan(size) for size in sizes]
+
+
+def test_live_memories_of_a_straight_walk_are_those_that_a_window_holds():
     world = Corridor(shortest=3, longest=4)
     # Lengths 3 and 4, seen per step with a window of 2: 0 1 2 and 0 1 2 2.
     assert corridor_live(world, 2) == pytest.approx(8 / 7)
-    live, value = portal_bound(Portal(limit=60), 8)
-    assert 5 < live < 8
-    assert value > 1
+
+
+@pytest.mark.parametrize(("window", "value"), [(1, 0.62), (4, 1.23), (100, 1.50)])
+def test_a_walker_earns_what_its_window_allows(window, value):
+    """Values are means over 20,000 episodes of the same rules."""
+    world, rows = Portal(rooms=5, limit=100), 4000
+    live, earned = portal_walk(world, window)
+    played = play(world.play(), PortalMemory(world, window), rows)
+    seen = sum(min(t, window) for steps in played.steps.tolist() for t in range(steps))
+    assert live == pytest.approx(seen / played.steps.sum().item())
+    assert earned == pytest.approx(value, abs=4 * played.total.std().item() / rows**0.5 + 0.01)
+
+
+@pytest.mark.parametrize(
+    ("world", "label"),
+    [
+        (WORLD, "best of a window, relayed once"),
+        (Portal(rooms=3, limit=20), "makes no mistake on purpose"),
+        (Portal(rooms=3, limit=20, size=7), None),  # no walker knows its way there
+    ],
+)
+def test_a_sweep_is_drawn_beside_scripted_policies(world, label, tmp_path, monkeypatch):
+    train_agent(tiny_experiment(world, steps=1), tmp_path / "one", progress=False)
+    drawn: list[str] = []
+    close = plt.close
+
+    def note_and_close(figure: Figure) -> None:
+        drawn.extend(str(line.get_label()) for line in figure.axes[0].lines)
+        close(figure)
+
+    monkeypatch.setattr(plt, "close", note_and_close)
+    draw_sweep(tmp_path, tmp_path / "new" / "picture.png")
+    assert (tmp_path / "new" / "picture.png").stat().st_size > 0
+    scripted = [line for line in drawn if "ramp" not in line]
+    assert any(label in line for line in scripted) if label else scripted == []
+
+
+def test_a_sweeps_picture_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
+    train_agent(tiny_experiment(steps=1), tmp_path / "one", progress=False)
+    path = tmp_path / "picture.png"
+    path.write_bytes(b"before")
+
+    def fail(self: Figure, file: Path, **_: object) -> None:
+        file.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(OSError, match="No space left"):
+        draw_sweep(tmp_path, path)
+    assert path.read_bytes() == b"before"
+    assert plt.get_fignums() == []
 
 
 def test_the_commands_train_resume_evaluate_and_watch(tmp_path, capsys):

@@ -11,7 +11,7 @@ from agent.small_agents import MEMORIES, WORLDS, tiny_experiment
 from browser import Visit, browser
 from expire_span.agent.dense import start_full
 from expire_span.agent.episodes import Episodes, play_episodes
-from expire_span.agent.rollout import act_block, begin
+from expire_span.agent.rollout import PlainActor, begin
 from expire_span.agent.run import load_agent, train_agent
 from expire_span.agent.tally import Tally
 from expire_span.analysis.cut import cut_span, suffering
@@ -46,9 +46,10 @@ def test_what_is_recorded_is_what_the_agent_did(runs, memory):
     experiment, model = load_agent(runs / memory, "cpu")
     game, rows = experiment.world.play(), 4
     situation, state = begin(game, rows, 3), start_full(model, rows)
-    tally, block = Tally.empty(game), model.config.block
+    actor, tally = PlainActor(model, game), Tally.empty(game)
+    block = model.config.block
     for first in range(0, found.steps, block):
-        acted, situation, tally = act_block(model, game, situation, state, tally, block)
+        acted, situation, tally = actor.act_block(situation, state, tally)
         step = model(acted.observations, state, starts=acted.starts)
         state, here = step.memory, slice(first, first + block)
         np.testing.assert_array_equal(found.targets[:, here], acted.actions)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from expire_span.agent.evaluation import evaluate_agent
 from expire_span.agent.experiments import corridor
 from expire_span.agent.run import load_agent, load_agent_experiment
-from expire_span.agent.trainer import evaluate_agent
 from expire_span.analysis.counterfactual import Replacement, counterfactual
 from expire_span.analysis.recording import record_tokens
 from expire_span.analysis.subject import open_reader

@@ -56,10 +56,6 @@ class ScalarCorridor:
         right = self.cue in target
         return float(right), right or self.world.wrong_door == "ends"
 
-    def extra(self) -> Cell:
-        """Words on the agent's cell besides `agent`."""
-        return set()
-
 
 @dataclass
 class ScalarPortal:
@@ -117,12 +113,9 @@ class ScalarPortal:
             self.room += 1
             paid = room not in self.passed or not self.world.first_only
             self.passed.add(room)
-            return self.world.prize * room * paid, self.room == self.world.rooms
+            arrived = self.room == self.world.rooms
+            return self.world.prize * room * paid, arrived and self.world.last_room == "ends"
         self.room = 1
         second = room in self.mistakes
         self.mistakes.add(room)
         return 0.0, second
-
-    def extra(self) -> Cell:
-        """Words on the agent's cell besides `agent`."""
-        return {f"room{self.room}"}

@@ -94,6 +94,70 @@ def test_without_a_seed_two_environments_differ(name):
     assert len(keys) == 2
 
 
+@every_world
+@pytest.mark.parametrize(("asked", "limit", "cut"), [(7, 30, 7), (50, 30, 30), (None, 30, 30)])
+def test_one_and_many_are_cut_off_at_the_same_step(name, asked, limit, cut):
+    settings = {"max_episode_steps": asked, "limit": limit}
+    single = gymnasium.make(name, **settings)
+    vector = gymnasium.make_vec(name, num_envs=2, **settings)
+    single.reset(seed=0)
+    vector.reset(seed=0)
+    for step in range(1, cut + 1):
+        *_, truncated, _ = single.step(0)  # up, into a wall
+        *_, many, _ = vector.step(np.zeros(2, dtype=np.int64))
+        assert [truncated, *many] == [step == cut] * 3
+
+
+def test_only_marked_rows_begin_anew():
+    vector = gymnasium.make_vec(NAMES[0], num_envs=3)
+    vector.reset(seed=0)
+    vector.step(np.full(3, 3))
+    before = vector.unwrapped._state
+    mask = np.array([True, False, True])
+    seen, infos = vector.reset(options={"reset_mask": mask})
+    after = vector.unwrapped._state
+    assert infos["steps"].tolist() == [0, 1, 0]
+    assert after.episode.tolist() == [1, 0, 1]
+    assert after.length[1] == before.length[1]
+    assert np.array_equal(seen, vector.unwrapped._game.observe(after).numpy())
+    vector.reset(seed=[7, 8, 9], options={"reset_mask": mask})
+    alone = gymnasium.make(NAMES[0]).unwrapped
+    alone.reset(seed=9)
+    assert vector.unwrapped._state.key[2] == alone._state.key[0]
+    assert vector.unwrapped._state.key[1] == before.key[1]
+
+
+@pytest.mark.parametrize("mask", [[True, False], [1, 0, 1], np.ones((3, 1), dtype=bool)])
+def test_a_mask_that_does_not_fit_is_refused(mask):
+    vector = gymnasium.make_vec(NAMES[0], num_envs=3)
+    with pytest.raises(ValueError, match="one bool for each of the 3 environments"):
+        vector.reset(seed=0, options={"reset_mask": mask})
+    with pytest.raises(ValueError, match="Nothing has begun"):
+        vector.reset(seed=0, options={"reset_mask": np.array([True, False, True])})
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.5, "three", [-1, 2, 3], [None, 2, 3], [2**63, 1, 2]])
+def test_what_is_no_seed_is_refused_in_one_sentence(seed):
+    vector = gymnasium.make_vec(NAMES[0], num_envs=3)
+    with pytest.raises(ValueError, match=r"(A seed is a whole number from|A list of seeds needs)"):
+        vector.reset(seed=seed)
+    if not isinstance(seed, list):
+        with pytest.raises(ValueError, match=r"A seed is a whole number from 0 to 2\*\*63 - 1"):
+            gymnasium.make(NAMES[0]).reset(seed=seed)
+
+
+def test_any_whole_number_is_a_seed():
+    """Numpy's too; the last row's must still be one."""
+    vector = gymnasium.make_vec(NAMES[0], num_envs=3)
+    plain, _ = vector.reset(seed=3)
+    for seed in (np.int64(3), [3, 4, 5], np.array([3, 4, 5])):
+        seen, _ = vector.reset(seed=seed)
+        assert np.array_equal(seen, plain)
+    vector.reset(seed=2**63 - 3)
+    with pytest.raises(ValueError, match="A seed is a whole number"):
+        vector.reset(seed=2**63 - 2)
+
+
 def test_a_corridor_as_text():
     env = gymnasium.make("expire_span/Corridor-v0", longest=3, render_mode="ansi")
     env.reset(seed=0)

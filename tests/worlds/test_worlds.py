@@ -8,6 +8,7 @@ import torch
 
 from expire_span.worlds import Corridor, Portal, World
 from expire_span.worlds.grid import DX, DY, MOVES
+from expire_span.worlds.oracles import PortalMemory, play
 from worlds.scalar import ScalarCorridor, ScalarPortal
 
 WORLDS: dict[str, World] = {
@@ -19,6 +20,7 @@ WORLDS: dict[str, World] = {
     "portal": Portal(),
     "portal-shuffle": Portal(rooms=6, shuffle=True, limit=200),
     "portal-first-only": Portal(rooms=4, first_only=True, prize=0.5, limit=90),
+    "portal-last-room-stays": Portal(rooms=3, last_room="stays", limit=70),
     "portal-large": Portal(rooms=3, size=7, spawn=(1, 4), limit=80),
     "portal-words-everywhere": Portal(rooms=5, room_word="all", limit=50),
     "portal-most-rooms": Portal(rooms=62, shuffle=True, limit=60),
@@ -121,6 +123,23 @@ def test_every_row_follows_the_rules_written_out_one_by_one(world):
                 assert torch.equal(seen[row], plain_view(world, rows[row], None, False, 0))
                 assert state.steps[row] == 0
                 assert state.total[row] == 0
+
+
+def test_whoever_stays_in_the_last_room_earns_nothing_more():
+    world = Portal(rooms=3, last_room="stays", limit=30)
+    played = play(world.play(), PortalMemory(world), 50)
+    assert (played.steps == 30).all()
+    assert (played.last.room == 2).all()
+    ending = Portal(rooms=3, limit=30)
+    assert torch.equal(played.total, play(ending.play(), PortalMemory(ending), 50).total)
+
+
+@every_world
+def test_what_is_no_action_is_not_taken_for_one_where_its_range_is_not_checked(world, monkeypatch):
+    game = world.play()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with pytest.raises(IndexError):
+        game.step(game.start(2), torch.full((2,), len(world.actions)))
 
 
 def test_corridor_has_seven_different_views():
