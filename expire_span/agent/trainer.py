@@ -56,9 +56,10 @@ class AgentTrainer:
         )
         config = self.experiment.optimizer
         factor = config.schedule.factor(self.step, self.experiment.steps)
-        set_rates(self.learner.optimizer, config.rate * factor)
+        spans_learn = self.control.spans_learn(self._standing())
+        set_rates(self.learner.optimizer, config.rate * factor, spans_learn)
         lesson = self.learner.learn(block, self.memory, self._penalty_weight())
-        self.control.observe(Standing(self.step, self.metric), lesson.parts["live"].mean())
+        self.control.observe(self._standing(), lesson.parts["live"].mean())
         self.memory = lesson.memory
         self.latest = lesson.parts
         self.step += 1
@@ -139,4 +140,7 @@ class AgentTrainer:
 
     def _penalty_weight(self) -> Tensor:
         """What multiplies the penalty in the coming update, which may be the first to have one."""
-        return self.control.weight(Standing(self.step, self.metric))
+        return self.control.weight(self._standing())
+
+    def _standing(self) -> Standing:
+        return Standing(self.step, self.metric)

@@ -82,6 +82,10 @@ class PenaltyControl:
             return torch.full((), signed, device=self._state.device)
         return factor * max(consent, 0.0) * torch.sinh(self._state[0]).float()
 
+    def spans_learn(self, now: Standing) -> bool:
+        """Whether the coming update may move spans."""
+        return self._begun(now) is not None or not self._schedule.spans_wait
+
     def observe(self, now: Standing, live: Tensor) -> None:
         """The update had so many live memories, mean over layers, rows and ranks."""
         self.opened = self._begun(now)

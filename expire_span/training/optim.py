@@ -13,6 +13,8 @@ from expire_span.model.transformer import Transformer
 from expire_span.training.experiment import OptimizerConfig
 from expire_span.training.muon import ORTHOGONAL, Muon
 
+SPANS = "spans"  # marks the group of parameters that learn spans
+
 
 def build_optimizer(model: Transformer, config: OptimizerConfig) -> torch.optim.Adam:
     """Adam over all parameters; each group's `scale` multiplies the rate of the moment.
@@ -37,7 +39,7 @@ def parameter_groups(
     everything = list(model.parameters())
     groups: list[dict[str, Any]] = [
         {"params": [p for p in everything if p not in spans | turned], "scale": 1.0},
-        {"params": [p for p in everything if p in spans], "scale": span_rate},
+        {"params": [p for p in everything if p in spans], "scale": span_rate, SPANS: True},
         {"params": [p for p in everything if p in turned], "scale": 1.0, ORTHOGONAL: True},
     ]
     return [group for group in groups if group["params"]]
@@ -97,10 +99,11 @@ class GradientSums:
         self._sums = {}
 
 
-def set_rates(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of the next update."""
+def set_rates(optimizer: torch.optim.Optimizer, rate: float, spans_learn: bool = True) -> None:
+    """Set the learning rate of the next update, in which spans may have to stay as they are."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group["scale"]
+        waits = group.get(SPANS, False) and not spans_learn
+        group["lr"] = 0.0 if waits else rate * group["scale"]
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

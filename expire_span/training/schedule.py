@@ -65,6 +65,9 @@ class PenaltySchedule:
     """Updates over which it then rises to its full weight."""
     after_metric: float | None = None
     """Wait, too, until the task's training metric has once been at least this good."""
+    spans_wait: bool = False
+    """Leave spans as they are at first until the penalty begins. Before the task is learned, what
+    moves them is chance, which may shorten them below all that will be asked for."""
     while_metric: float | None = None
     """Once begun, turn round whenever the metric is worse than this: memory is paid for until the
     task is done well enough, so it shrinks as far as the task allows. A pause would not do:

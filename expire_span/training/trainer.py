@@ -276,7 +276,8 @@ class Trainer:
         norm = torch.linalg.vector_norm(norms)
         unsound = (~torch.isfinite(loss + norm)).float()
         factor = config.schedule.factor(self.step, self.experiment.steps)
-        set_rates(self.optimizer, config.rate * factor)
+        spans_learn = self.control.spans_learn(self._standing())
+        set_rates(self.optimizer, config.rate * factor, spans_learn)
         apply_gradients(self.optimizer, config.clip, norm, unsound)
         self.model.clamp_parameters()
 

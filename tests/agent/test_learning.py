@@ -27,7 +27,7 @@ from expire_span.agent.ports import Decision, build_agent
 from expire_span.agent.rollout import Block, PlainActor, begin
 from expire_span.agent.tally import Tally
 from expire_span.agent.trainer import AgentTrainer
-from expire_span.training.schedule import RateSchedule
+from expire_span.training.schedule import PenaltySchedule, RateSchedule
 from expire_span.worlds import Corridor
 from policies import assert_same
 
@@ -227,6 +227,16 @@ def test_the_rate_follows_its_schedule():
         trainer.update()
         rates = {g["scale"]: g["lr"] for g in trainer.learner.optimizer.param_groups}
         assert rates == pytest.approx({1.0: 0.01 * factor, 0.5: 0.005 * factor})
+
+
+def test_spans_wait_for_the_penalty_where_they_are_told_to():
+    trainer = AgentTrainer(tiny_experiment(penalty=PenaltySchedule(delay=1, spans_wait=True)), CPU)
+    spans = [p for layer in trainer.model.layers for p in layer.keeper.parameters()]
+    before = [p.detach().clone() for p in spans]
+    trainer.update()
+    assert all(map(torch.equal, spans, before))
+    trainer.update()
+    assert not all(map(torch.equal, spans, before))
 
 
 def test_learned_spans_stay_in_their_range_after_an_update():

@@ -173,6 +173,19 @@ def test_a_target_needs_something_to_adjust():
         PenaltySchedule(target_live=0)
 
 
+@pytest.mark.parametrize("memory", [MEMORY, AdaptiveSpan(32, 4, penalty=1e-3, initial=0.5)])
+def test_spans_wait_for_the_penalty_where_they_are_told_to(memory):
+    schedule = PenaltySchedule(delay=2, spans_wait=True)
+    trainer = Trainer(small_experiment(memory=memory, penalty=schedule))
+    spans = [p for layer in trainer.model.layers for p in layer.keeper.parameters()]
+    others = list(trainer.model.head.parameters())
+    for spans_learn in (False, False, True, True):
+        former_spans, former_others = ([p.detach().clone() for p in ps] for ps in (spans, others))
+        trainer.update()
+        assert all(map(torch.equal, spans, former_spans)) != spans_learn
+        assert not all(map(torch.equal, others, former_others))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [15.0, 30.0, 60.0])
 def test_recall_meets_its_target_within_a_tenth(target):
