@@ -32,7 +32,13 @@ from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE, check_resu
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Stopped
 from expire_span.worlds import Corridor, Portal, World
-from expire_span.worlds.oracles import PortalMemory, corridor_bound, play, walkers_know
+from expire_span.worlds.oracles import (
+    PortalMemory,
+    corridor_bound,
+    corridor_is_bounded,
+    play,
+    walkers_know,
+)
 
 # Windows as shares of the longest span that Expire-Span has at the same scale.
 WINDOWS = {
@@ -188,7 +194,7 @@ def _name_windows(axes: Axes, points: Sequence[Point]) -> None:
 
 def _draw_scripted(axes: Axes, world: World) -> None:
     """What is known of so much memory without learning."""
-    if isinstance(world, Corridor):
+    if isinstance(world, Corridor) and corridor_is_bounded(world):
         _draw_bounds(axes, world)
     if isinstance(world, Portal) and walkers_know(world):
         _draw_walker(axes, world)

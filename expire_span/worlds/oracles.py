@@ -179,6 +179,11 @@ class CorridorMemoryless(CorridorOracle):
         return sight.chance & 1
 
 
+def corridor_is_bounded(world: Corridor) -> bool:
+    """Whether `corridor_bound` holds: there is one way, and one try."""
+    return world.width == 1 and world.wrong_door == "ends"
+
+
 def corridor_bound(world: Corridor, reach: int) -> float:
     """Success rate of the best policy that can see `reach` steps back.
 

@@ -267,6 +267,7 @@ def test_a_walker_earns_what_its_window_allows(window, value):
     ("world", "label"),
     [
         (WORLD, "best of a window, relayed once"),
+        (replace(WORLD, width=3), None),  # who walks round about knows less
         (Portal(rooms=3, limit=20), "makes no mistake on purpose"),
         (Portal(rooms=3, limit=20, size=7), None),  # no walker knows its way there
     ],
