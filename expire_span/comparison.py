@@ -151,4 +151,12 @@ def _our_cell(runs: Sequence[Result], name: str, split: str) -> str:
     mean = format(statistics.mean(values), form)
     spread = f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else ""
     beside = name == "milliseconds" and any(run.get("shared") for run in runs)
-    return mean + spread + (BESIDE if beside else "")
+    return mean + spread + (BESIDE if beside else "") + _failed(runs)
+
+
+def _failed(runs: Sequence[Result]) -> str:
+    """How many of the runs have no number, and why, where some have one."""
+    reasons = [run["failed"] for run in runs if "failed" in run]
+    if not reasons:
+        return ""
+    return f" ({len(reasons)} of {len(runs)}: {', '.join(dict.fromkeys(reasons))})"

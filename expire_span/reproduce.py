@@ -11,6 +11,7 @@ import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -53,6 +54,7 @@ FREE_IN_RESULTS = (
     "tracker",
     "evaluation.every",
     "task.path",
+    "task.edition",
     "task.tokenizer",
 )
 """Settings that a result does not depend on: how the run was watched, and where things lie."""
@@ -203,13 +205,14 @@ def _found_result(line: Line, experiment: Experiment, folder: Path) -> Result | 
     return result
 
 
+@cache  # data may have to be prepared first, and lines of a table share them
 def _data_at_hand(task: Task) -> dict[str, str] | None:
-    """Fingerprints of the data, by split; None if the data are made up, or not here."""
+    """Fingerprints of the data, by split; None if the data are made up, or cannot be read here."""
     if not task.has_data():
         return None
     try:
         return {split: task.stream(split, batch=1, seed=0).contents for split in SPLITS}
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return None
 
 

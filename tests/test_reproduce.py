@@ -481,3 +481,11 @@ def test_a_table_without_runs_shows_the_papers_numbers(name: str) -> None:
     for line in table.lines:
         assert line.label in text
     assert text.count(" 0    |") + text.count(" 0 |") == len(table.lines)
+
+
+def test_a_cell_says_how_many_of_its_runs_have_failed() -> None:
+    table = TABLES["colliding"]
+    name = table.lines[0].name
+    runs = [{"error": 60.0}, {"failed": "diverged"}, {"error": 62.0}]
+    assert "| 61.0 ± 1.4 (1 of 3: diverged) |" in " ".join(render(table, {name: runs}).split())
+    assert "| diverged |" in " ".join(render(table, {name: runs[1:2]}).split())

@@ -32,7 +32,7 @@ from expire_span.training.folder import (
     check_resumed,
 )
 from expire_span.training.guard import NotFinite
-from expire_span.training.interruption import Interruption
+from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.records import KNOWN, check_same, read_experiment, to_record
 from expire_span.training.release import load_weights
 from expire_span.training.saver import Saver
@@ -99,12 +99,24 @@ def train_side_by_side(
                     bar.set_postfix(run.told, refresh=False)
             if interruption.wanted or any(run.saver.failed() for run in runs):
                 _save_all(runs)
-                raise interruption.stopped(runs[0].trainer.step, runs[0].folder)
+                raise _stopped(runs, interruption)
         results = [run.judge() for run in runs if run.fault is None]
-    faults = [run.fault for run in runs if run.fault is not None]
+    faults = _faults(runs)
     if faults:
         raise NotFinite("\n".join(faults))
     return results
+
+
+def _faults(runs: Sequence["AgentRun"]) -> list[str]:
+    """Why some of them cannot go on."""
+    return [run.fault for run in runs if run.fault is not None]
+
+
+def _stopped(runs: Sequence["AgentRun"], interruption: Interruption) -> Stopped:
+    """What to raise once everything is saved; it also tells of runs that had diverged before."""
+    sound = next((run for run in runs if run.fault is None), runs[0])
+    stop = interruption.stopped(sound.trainer.step, sound.folder)
+    return stop.saying("\n".join([str(stop), *_faults(runs)]))
 
 
 def _save_all(runs: Sequence["AgentRun"]) -> None:

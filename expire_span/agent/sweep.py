@@ -110,6 +110,8 @@ def run_sweep(
         NotFinite: if a gradient of some run is, once all others are done; it names those runs.
     """
     require_at_least(1, side_by_side=side_by_side)
+    if experiments:
+        _refuse_older(folder)
     for name, experiment in experiments.items():
         check_result(experiment, folder / name, FREE_ON_RESUME, AGENT_KINDS)
     waiting = [name for name in experiments if not (folder / name / RESULT_FILE).exists()]
@@ -124,15 +126,25 @@ def run_sweep(
             try:
                 train_side_by_side(wanted, resume=resume, progress=progress, title=title)
             except Stopped as stop:
-                raise stop.saying(
-                    f"stopped with {title}; everything is saved, the same command goes on"
-                ) from None
+                _, *diverged = str(stop).splitlines()
+                said = f"stopped with {title}; everything is saved, the same command goes on"
+                raise stop.saying("\n".join([said, *diverged])) from None
             except NotFinite as error:
                 faults.append(str(error))
             done = sum((folder / name / RESULT_FILE).exists() for name in experiments)
     if faults:
         hint = "All other runs are done: with --seeds and none of them, they are drawn."
         raise NotFinite("\n".join([*faults, hint]))
+
+
+def _refuse_older(folder: Path) -> None:
+    """Windows without a seed are of a version that counted live memories otherwise."""
+    older = [path.name for path in folder.glob("window-*") if "-seed-" not in path.name]
+    if older:
+        raise ValueError(
+            f"{folder} is a sweep of an older version ({', '.join(sorted(older))}), which counted "
+            "live memories over other steps: choose another folder with --out."
+        )
 
 
 def read_sweep(folder: Path) -> tuple[World, list[Point]]:

@@ -52,6 +52,7 @@ FREE_ON_RESUME = (
     "evaluation.",
     "tracker",
     "task.path",
+    "task.edition",
     "task.tokenizer",
 )
 LAYERS = 1

@@ -116,7 +116,8 @@ class GridVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]
         else:
             begun = self._game.start_keys(_keys(_seeds(given, self.num_envs, self.np_random)))
         mask = self._reset_mask(options)
-        self._state = begun if mask is None else begun.where(mask, self._state)
+        everywhere = mask is None or self._state is None
+        self._state = begun if everywhere else begun.where(mask, self._state)
         return _array(self._game.observe(self._state)), _infos(self._state)
 
     def step(

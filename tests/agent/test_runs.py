@@ -245,15 +245,22 @@ def test_a_sweep_goes_on_beside_a_run_that_diverges_and_names_it_at_the_end(tmp_
     assert (tmp_path / "run-1" / "result.json").exists()
 
 
-def test_a_signal_beside_a_run_that_diverged_saves_the_others(tmp_path, monkeypatch):
+@pytest.mark.parametrize("spoilt", [0, 1])
+def test_a_signal_beside_a_run_that_diverged_saves_the_other_and_tells(
+    spoilt, tmp_path, monkeypatch
+):
     wanted = [(tiny_experiment(seed=n, save_every=100), tmp_path / str(n)) for n in range(2)]
-    spoil_seed(monkeypatch, 1)
+    spoil_seed(monkeypatch, spoilt)
     stop_after_steps(monkeypatch, 4)
-    with pytest.raises(KeyboardInterrupt, match="stopped at step 4"):
+    sound = tmp_path / str(1 - spoilt)
+    with pytest.raises(KeyboardInterrupt) as stop:
         train_side_by_side(wanted, progress=False)
-    newest = [checkpoints.latest(folder / "checkpoints") for _, folder in wanted]
-    assert checkpoints.load_shared(newest[0]).values["step"] == 4
-    assert newest[1] is None
+    first, fault = str(stop.value).splitlines()
+    assert first.startswith("stopped at step 4;")
+    assert first.endswith(f"--out {sound}")
+    assert fault.startswith(f"{tmp_path / str(spoilt)}: A gradient was not finite")
+    assert checkpoints.load_shared(checkpoints.latest(sound / "checkpoints")).values["step"] == 4
+    assert checkpoints.latest(tmp_path / str(spoilt) / "checkpoints") is None
 
 
 def test_a_run_that_goes_on_is_no_longer_judged_as_it_was(tmp_path, monkeypatch):

@@ -233,6 +233,14 @@ def test_a_sweep_varies_memory_seed_and_price_and_nothing_else(name):
     assert wanted["price-0-seed-2"].model.memory.penalty == 0
 
 
+def test_a_sweep_that_counted_otherwise_is_drawn_but_not_gone_on_with(tmp_path):
+    train_agent(tiny_experiment(steps=1), tmp_path / "window-4", progress=False)
+    with pytest.raises(ValueError, match=r"older version \(window-4\).*: choose another folder"):
+        run_sweep({"window-4-seed-0": tiny_experiment(steps=1)}, tmp_path, progress=False)
+    run_sweep({}, tmp_path)
+    assert [point.name for point in read_sweep(tmp_path)[1]] == ["window-4"]
+
+
 @pytest.mark.parametrize(
     ("name", "scale", "sizes"),
     [

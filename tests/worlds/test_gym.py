@@ -127,6 +127,12 @@ def test_only_marked_rows_begin_anew():
     assert vector.unwrapped._state.key[1] == before.key[1]
 
 
+def test_all_rows_may_be_marked_before_anything_has_begun():
+    vector = gymnasium.make_vec(NAMES[0], num_envs=3)
+    seen, _ = vector.reset(seed=5, options={"reset_mask": np.ones(3, dtype=bool)})
+    assert np.array_equal(seen, vector.reset(seed=5)[0])
+
+
 @pytest.mark.parametrize("mask", [[True, False], [1, 0, 1], np.ones((3, 1), dtype=bool)])
 def test_a_mask_that_does_not_fit_is_refused(mask):
     vector = gymnasium.make_vec(NAMES[0], num_envs=3)
