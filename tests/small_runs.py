@@ -1,6 +1,8 @@
 """Small experiments that train in a second, for the tests of what surrounds the model."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,3 +115,13 @@ def small_experiment(task: AnyTask | None = None, **changes: Any) -> Experiment:
         device="cpu",
     )
     return replace(experiment, **changes)
+
+
+@contextmanager
+def refused_waits() -> Iterator[None]:
+    """While it lasts, PyTorch raises wherever the host would wait for the GPU to be done."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -151,8 +151,8 @@ def _portal_smoke(memory: AnyMemory | None) -> AgentExperiment:
 def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
     """730M steps, of which the task takes a quarter; a walker returns 709 with memory.
 
-    Blocks are as long as memory reaches: beyond a block it has no positions, and rooms look alike,
-    so that a loop through all of them has to fit into one.
+    Blocks are longer than memory reaches: in a smaller world little was learned in blocks shorter
+    than a loop through all rooms, and more with positions beyond a block (`docs/log.md`).
 
     Memory costs something while the return is above 645, well below the 690 that it comes to, and
     all of it from 680 on: if the return swings around what is asked for, the penalty turns round

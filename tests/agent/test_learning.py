@@ -30,6 +30,7 @@ from expire_span.agent.trainer import AgentTrainer
 from expire_span.training.schedule import PenaltySchedule, RateSchedule
 from expire_span.worlds import Corridor
 from policies import assert_same
+from small_runs import refused_waits
 
 CPU = torch.device("cpu")
 WORLD = WORLDS["corridor"]
@@ -333,12 +334,9 @@ def test_a_block_is_acted_and_learned_without_the_host_waiting_for_the_device(wo
     trainer = AgentTrainer(tiny_experiment(world, device="cuda"), torch.device("cuda"))
     for _ in range(3):
         trainer.update()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refused_waits():
         for _ in range(3):
             trainer.update()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert trainer.report()["world_steps"] == 6 * 6 * 10
 
 

@@ -21,7 +21,7 @@ from expire_span.training.loop import train
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.training.trainer import Trainer
 from policies import CASES
-from small_runs import MEMORIES, last_of, same_checkpoints, small_experiment
+from small_runs import MEMORIES, last_of, refused_waits, same_checkpoints, small_experiment
 
 pytestmark = [
     pytest.mark.gpu,
@@ -218,12 +218,9 @@ def test_a_replayed_update_never_makes_the_host_wait_for_the_device_to_be_done()
     trainer = Trainer(on_gpu(compile=True))
     advance(trainer, 12)
     assert trainer.replay.replayed > 0
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refused_waits():
         for _ in range(3):
             trainer.update()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 REAL_SIZES = {
