@@ -22,15 +22,17 @@ from expire_span.serve.command import serve
 from expire_span.tasks import Split
 from expire_span.training.command import (
     OTHER_MEMORY,
+    SCALES,
     TRAIN_ARGUMENTS,
     out_folder,
     parser_settings,
     print_result,
     same_kind,
+    take_scale,
 )
 from expire_span.training.distributed import join_ranks, restarted
 from expire_span.training.evaluation import Bookmark, Evaluation
-from expire_span.training.experiment import Experiment
+from expire_span.training.experiment import Experiment, Scale
 from expire_span.training.folder import EVALUATION, EXPERIMENT_FILE, load_run
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
@@ -118,12 +120,15 @@ def evaluate(
         bookmark.remove()
 
 
-def _train_command(name: str, options: Sequence[str] = ()) -> Callable[..., None]:
-    """The command `train NAME`: every field of the experiment is an option.
+def _train_command(
+    name: str, scale: Scale | None = None, options: Sequence[str] = ()
+) -> Callable[..., None]:
+    """The command `train NAME [SCALE]`: every field of the experiment is an option.
 
     A run that is resumed starts from its own settings, so that they need not be repeated.
     """
-    default = _resumed(name, options) or EXPERIMENTS[name]()
+    named = _experiment(name, scale)
+    default = _resumed(name, named, options) or named
 
     def train(
         experiment: Annotated[Experiment, tyro.conf.arg(name="")] = default,
@@ -137,13 +142,25 @@ def _train_command(name: str, options: Sequence[str] = ()) -> Callable[..., None
             if ranks.first:
                 print_result({"run": str(out), **result})
 
-    train.__doc__ = "\n\n".join(
-        [inspect.getdoc(EXPERIMENTS[name]) or "", OTHER_MEMORY, TRAIN_ARGUMENTS]
-    )
+    about = [inspect.getdoc(EXPERIMENTS[name]) or "", *([SCALES] if _has_scales(name) else [])]
+    train.__doc__ = "\n\n".join([*about, OTHER_MEMORY, TRAIN_ARGUMENTS])
     return train
 
 
-def _resumed(name: str, options: Sequence[str]) -> Experiment | None:
+def _experiment(name: str, scale: Scale | None) -> Experiment:
+    """The experiment of this name in the size that is asked for, or in its usual one."""
+    if scale is None:
+        return EXPERIMENTS[name]()
+    if not _has_scales(name):
+        raise ValueError(f"{name} comes in one size: leave out {scale}.")
+    return EXPERIMENTS[name](scale=scale)
+
+
+def _has_scales(name: str) -> bool:
+    return "scale" in inspect.signature(EXPERIMENTS[name]).parameters
+
+
+def _resumed(name: str, named: Experiment, options: Sequence[str]) -> Experiment | None:
     """The experiment of the run that these options resume, if there is one."""
     if "--resume" not in options and not restarted():
         return None
@@ -151,7 +168,7 @@ def _resumed(name: str, options: Sequence[str]) -> Experiment | None:
     if not (folder / EXPERIMENT_FILE).exists():
         return None
     saved = load_experiment(folder / EXPERIMENT_FILE)
-    return same_kind(saved, EXPERIMENTS[name](), "task", folder)
+    return same_kind(saved, named, "task", folder)
 
 
 def train() -> None:
@@ -189,10 +206,13 @@ def _dispatch(arguments: list[str]) -> None:
     if concern_agents(arguments):
         run_command(arguments)
     elif arguments[:1] == ["train"] and arguments[1:2] and arguments[1] in EXPERIMENTS:
-        name, options = arguments[1], arguments[2:]
-        settings = parser_settings(options)
-        title = f"expire-span train {name}"
-        tyro.cli(_train_command(name, options), prog=title, args=options, config=settings)
+        name, (scale, options) = arguments[1], take_scale(arguments[2:])
+        tyro.cli(
+            _train_command(name, scale, options),
+            prog=" ".join(["expire-span train", name, *([scale] if scale else [])]),
+            args=options,
+            config=parser_settings(options),
+        )
     elif arguments[:1] == ["train"]:
         experiments = {name: _train_command(name) for name in EXPERIMENTS}
         experiments |= {name: train_command(name) for name in AGENT_EXPERIMENTS}

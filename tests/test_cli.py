@@ -1,12 +1,14 @@
 """The command line as a user meets it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from expire_span.agent.experiments import AGENT_EXPERIMENTS
 from expire_span.cli import main
 from expire_span.experiments import EXPERIMENTS
+from expire_span.training.records import load_experiment
 
 TINY = "--steps 3 --batch 2 --evaluation.blocks 2 --evaluation.batch 2 --save-every 2".split()
 TINY += ["--device", "cpu"]
@@ -44,6 +46,16 @@ def test_train_then_resume_then_evaluate(tmp_path, capsys):
     saved = json.loads((tmp_path / "run" / "experiment.json").read_text())
     assert saved["model"]["memory"]["ramp"] == 5
     assert saved["steps"] == 3
+
+
+def test_an_experiment_in_another_scale_than_single(tmp_path, capsys):
+    run = tmp_path / "single"  # a folder may be called like a scale
+    main(["train", "enwik8", "--out", str(run), "smoke", "--steps", "3"])
+    trained = json.loads(capsys.readouterr().out)
+    smoke = EXPERIMENTS["enwik8"](scale="smoke")
+    assert load_experiment(run / "experiment.json") == replace(smoke, steps=3)
+    main(["train", "enwik8", "smoke", "--out", str(run), "--resume"])
+    assert json.loads(capsys.readouterr().out) == trained
 
 
 @pytest.mark.filterwarnings("default")
@@ -139,6 +151,8 @@ def test_the_memory_policy_can_be_swapped(policy, options, tmp_path, capsys):
             ["train", "recall", "--model.memory.ramp", "0"],
             "ramp must be a whole number of at least 1",
         ),
+        (["train", "recall", "paper"], "recall comes in one size: leave out paper."),
+        (["train", "enwik8", "small"], "scale must be one of smoke, single, paper"),
         (["train", "recall", "--seed", "-1"], "seed must be a whole number of at least 0"),
         (["train", "recall", "--device", "mps"], "There is no device 'mps': choose auto, cpu"),
         (["demo", "--steps", "0"], "steps must be a whole number of at least 1"),

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated
 
 import tyro
 
@@ -13,19 +13,18 @@ from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
 from expire_span.agent.run import is_agent, load_agent, load_agent_experiment, train_agent
 from expire_span.agent.sweep import PRICES, SEEDS, draw_sweep, run_sweep, sweep_experiments
 from expire_span.agent.watch import animate, record_episode
-from expire_span.checks import require_one_of
 from expire_span.training.command import (
     OTHER_MEMORY,
+    SCALES,
     TRAIN_ARGUMENTS,
     out_folder,
     parser_settings,
     print_result,
     same_kind,
+    take_scale,
 )
 from expire_span.training.distributed import world_size
 from expire_span.training.folder import EXPERIMENT_FILE
-
-WITH_WORDS = ("--out", "--device")  # options whose value could be the name of a scale
 
 
 def concern_agents(arguments: Sequence[str]) -> bool:
@@ -41,7 +40,8 @@ def concern_agents(arguments: Sequence[str]) -> bool:
 def run_command(arguments: Sequence[str]) -> None:
     """Do what the words of a command line say."""
     if arguments[0] == "train":
-        name, (scale, options) = arguments[1], _take_scale(arguments[2:])
+        name, (named, options) = arguments[1], take_scale(arguments[2:])
+        scale = named or "single"
         tyro.cli(
             train_command(name, scale, options),
             prog=f"expire-span train {name} {scale}",
@@ -55,20 +55,6 @@ def run_command(arguments: Sequence[str]) -> None:
         "sweep": sweep,
     }
     tyro.extras.subcommand_cli_from_dict(commands, prog="expire-span", args=arguments)
-
-
-def _take_scale(words: Sequence[str]) -> tuple[Scale, list[str]]:
-    """The scale among the words after `train NAME`, and the others.
-
-    It may stand anywhere, but is no option's value: `--out smoke` names a folder.
-    """
-    for place, word in enumerate(words):
-        before = words[place - 1] if place else ""
-        if word in get_args(Scale) and before not in WITH_WORDS:
-            return cast(Scale, word), [*words[:place], *words[place + 1 :]]
-    if words and words[0].isalpha():
-        require_one_of(get_args(Scale), scale=words[0])
-    return "single", list(words)
 
 
 def train_command(
@@ -100,9 +86,6 @@ def train_command(
 def _refuse_ranks() -> None:
     if world_size() > 1:
         raise ValueError("Agents train in one process: start this without torchrun.")
-
-
-SCALES = "`train NAME smoke`, `train NAME single` and `train NAME paper` differ in scale."
 
 
 def evaluate(

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from expire_span.analysis.pictures import COLOURS, MARKERS
+from expire_span.analysis.pictures import COLOURS, MARKERS, memory_axis
 
 SMOOTH = 4  # blocks to average over in a curve
 TICKS = (1, 1.1, 1.2, 1.3, 1.5, 2, 3, 4, 5, 7)  # of each decade
@@ -75,10 +75,7 @@ def draw_memory(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
     perfect = sorted({(o.reach, o.oracle) for o in outcomes if o.reach and o.oracle is not None})
     if perfect:
         axes.plot(*zip(*perfect, strict=True), "k--", lw=1, label="a perfect reader")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.xaxis.set_minor_formatter(StrMethodFormatter("{x:g}"))
-    axes.set_xlabel("live memories per layer")
+    memory_axis(axes)
     axes.set_ylabel(heading)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

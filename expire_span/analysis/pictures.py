@@ -9,6 +9,7 @@ import matplotlib
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,15 @@ class Point:
 # Colour-blind-safe, and apart from one another in grey too.
 COLOURS = ("#d55e00", "#0072b2", "#bbbbbb", "#009e73", "#cc79a7")
 MARKERS = ("o", "s", "^", "D", "v")
+
+
+def memory_axis(axes: Axes) -> None:
+    """The x-axis for live memories: few enough numbers in each decade that none touch."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.set_xlabel("live memories per layer")
 
 
 def draw_kept(axes: Axes, bars: Sequence[Bar], ramp: int, groups: Sequence[str]) -> None:
@@ -62,12 +72,9 @@ def draw_performance(axes: Axes, points: Sequence[Point], label: str, chance: fl
             zorder=3,
         )
     axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="chance")
-    axes.set_xscale("log")
+    memory_axis(axes)
     axes.set_xlim(8, 200)
-    axes.set_xticks([10, 20, 50, 100, 200], labels=["10", "20", "50", "100", "200"])
-    axes.minorticks_off()
     axes.set_ylim(0, 1.05)
-    axes.set_xlabel("live memories per layer")
     axes.set_ylabel(label)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", frameon=False)

@@ -15,13 +15,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import StrMethodFormatter
 
 from expire_span.analysis.along import Along
 from expire_span.analysis.classes import ClassSpan
 from expire_span.analysis.counterfactual import Counterfactual
 from expire_span.analysis.cut import Cut, Suffering
-from expire_span.analysis.pictures import COLOURS, MARKERS
+from expire_span.analysis.pictures import COLOURS, MARKERS, memory_axis
 from expire_span.analysis.shaded import SHADES, ink
 from expire_span.analysis.sizes import Size
 
@@ -154,12 +153,9 @@ def plot_sizes(found: Sequence[Size]) -> Figure:
             place = (one.live, one.performance)
             name = axes.annotate(one.run, place, (3, -3), textcoords="offset points", fontsize=6)
             name.set(rotation=-30, va="top")  # downwards: the best runs are often at the top
-    axes.set_xscale("log")
+    memory_axis(axes)
     axes.margins(x=0.16, y=0.2)  # so that names have room
-    for formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        formatter(StrMethodFormatter("{x:g}"))
-    axes.tick_params(axis="x", which="both", labelsize=7)
-    axes.set(xlabel="live memories per layer", ylabel=f"{found[0].metric} ({found[0].split})")
+    axes.set_ylabel(f"{found[0].metric} ({found[0].split})")
     axes.set_title("Performance against memory size", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

@@ -32,7 +32,7 @@ from expire_span.experiments.text import documents, text
 from expire_span.experiments.wikitext import WIKITEXT, WIKITEXT_MEMORY, wikitext
 from expire_span.training.experiment import Experiment
 
-EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
+EXPERIMENTS: dict[str, Callable[..., Experiment]] = {
     "recall": recall,
     "copy": copy,
     "text": text,

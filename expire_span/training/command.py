@@ -4,11 +4,18 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args
 
 import tyro
 
+from expire_span.checks import require_one_of
+from expire_span.training.experiment import Scale
+
 Run = TypeVar("Run")
+
+WITH_WORDS = ("--out", "--device", "--task.path")  # their value could be the name of a scale
+
+SCALES = "`train NAME smoke`, `train NAME single` and `train NAME paper` differ in scale."
 
 OTHER_MEMORY = """For another memory, end with model.memory:fixed-span, model.memory:adaptive-span,
 model.memory:compressive or model.memory:expire-span and its options; --help after it lists them."""
@@ -18,6 +25,20 @@ TRAIN_ARGUMENTS = """Args:
     out: folder for metrics and checkpoints.
     resume: go on from the newest checkpoint in that folder.
 """
+
+
+def take_scale(words: Sequence[str]) -> tuple[Scale | None, list[str]]:
+    """The scale among the words after `train NAME`, if there is one, and the others.
+
+    It may stand anywhere, but is no option's value: `--out smoke` names a folder.
+    """
+    for place, word in enumerate(words):
+        before = words[place - 1] if place else ""
+        if word in get_args(Scale) and before not in WITH_WORDS:
+            return cast(Scale, word), [*words[:place], *words[place + 1 :]]
+    if words and words[0].isalpha():
+        require_one_of(get_args(Scale), scale=words[0])
+    return None, list(words)
 
 
 def out_folder(options: Sequence[str], name: str) -> Path:
