@@ -16,7 +16,7 @@ STANDS_FOR = {"NAME": "copy", "N": "1"}  # RUN, FILE and the like may be called 
 
 
 def commands(page: str) -> list[str]:
-    """The commands in blocks and between backticks, but for those cut short, only named, or --help."""
+    """The commands in blocks and between backticks; none cut short, only named, or with --help."""
     text = (ROOT / page).read_text().replace("\\\n", " ")
     found = re.findall(r"^ *(expire-span .+)$", text, re.MULTILINE)
     found += re.findall(r"`(expire-span [^`]+)`", text)
