@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import tyro
 
 from expire_span.agent.commands import concern_agents, run_command, sweep, train_command, watch
@@ -22,7 +23,7 @@ from expire_span.serve.command import serve
 from expire_span.tasks import Split
 from expire_span.training.command import (
     OTHER_MEMORY,
-    SCALES,
+    SCALE_HELP,
     TRAIN_ARGUMENTS,
     out_folder,
     parser_settings,
@@ -64,6 +65,10 @@ DESCRIPTION = """Transformers that learn what to forget.
     torchrun --nproc-per-node 8 -m expire_span train text ...
                                          the same on several GPUs
 """
+
+NO_ROOM = (
+    "The GPU has no memory left: take fewer rows with --batch, or wait until others have left it."
+)
 
 
 def list_experiments() -> None:
@@ -142,7 +147,7 @@ def _train_command(
             if ranks.first:
                 print_result({"run": str(out), **result})
 
-    about = [inspect.getdoc(EXPERIMENTS[name]) or "", *([SCALES] if _has_scales(name) else [])]
+    about = [inspect.getdoc(EXPERIMENTS[name]) or "", *([SCALE_HELP] if _has_scales(name) else [])]
     train.__doc__ = "\n\n".join([*about, OTHER_MEMORY, TRAIN_ARGUMENTS])
     return train
 
@@ -192,6 +197,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError, NotFinite) as error:
         print(f"expire-span: {_sentence(error)}", file=sys.stderr)
         raise SystemExit(2) from None
+    except torch.OutOfMemoryError:
+        print(f"expire-span: {NO_ROOM}", file=sys.stderr)
+        raise SystemExit(2) from None
     except Stopped as stop:
         print(f"expire-span: {stop}.", file=sys.stderr)
         raise SystemExit(stop.exit_status) from None
@@ -199,6 +207,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         hint = ": what has been saved, if anything, goes on with --resume" * ("train" in arguments)
         print(f"expire-span: stopped{hint}.", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "train": train,
+    "evaluate": evaluate,
+    "list": list_experiments,
+    "reproduce": reproduce,
+    "watch": watch,
+    "sweep": sweep,
+    "analyse": analyse,
+    "inspect": inspect_run,
+    "serve": serve,
+    "release": release,
+}
 
 
 def _dispatch(arguments: list[str]) -> None:
@@ -220,20 +243,7 @@ def _dispatch(arguments: list[str]) -> None:
     elif arguments[:1] == ["analyse"]:
         _run(ANALYSES, arguments[1:], "expire-span analyse", inspect.getdoc(analyse))
     else:
-        commands: dict[str, Callable[..., None]] = {
-            "demo": demo,
-            "train": train,
-            "evaluate": evaluate,
-            "list": list_experiments,
-            "reproduce": reproduce,
-            "watch": watch,
-            "sweep": sweep,
-            "analyse": analyse,
-            "inspect": inspect_run,
-            "serve": serve,
-            "release": release,
-        }
-        _run(commands, arguments, "expire-span", DESCRIPTION)
+        _run(COMMANDS, arguments, "expire-span", DESCRIPTION)
 
 
 def _sentence(error: Exception) -> str:

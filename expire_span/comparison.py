@@ -21,6 +21,7 @@ CURVE = "valid_loss.json"
 SMALL = (RESULT_FILE, CURVE, METRICS_FILE, EXPERIMENT_FILE)
 NOT_RUN = "-"
 BESIDE = " (beside others)"
+TIMES = ("milliseconds", "seconds")
 
 Result = dict[str, Any]
 
@@ -40,13 +41,21 @@ def compare(name: str, table: Table, root: Path) -> str:
 
 
 def copy_small(name: str, table: Table, root: Path, records: Path) -> None:
-    """Copy all but the weights of a table's runs to `records`, in the same places."""
-    folders = (folder for line in table.lines for folder in (root / line.name).glob("seed-*/"))
-    small = [folder / file for folder in folders for file in SMALL]
-    for path in (*small, root / f"{name}.md", root / f"{name}.png"):
-        if path.exists():
-            with written_whole(records / root.name / path.relative_to(root)) as copy:
-                shutil.copyfile(path, copy)
+    """Copy all but the weights of a table's runs to `records`, and show the table of all there.
+
+    Other machines may leave theirs in the same folder: a run that is done there is not replaced by
+    one that is not.
+    """
+    kept = records / root.name
+    for folder in (one for line in table.lines for one in (root / line.name).glob("seed-*/")):
+        copies = kept / folder.relative_to(root)
+        if (copies / RESULT_FILE).exists() and not (folder / RESULT_FILE).exists():
+            continue
+        for path in (folder / file for file in SMALL):
+            if path.exists():
+                with written_whole(copies / path.name) as copy:
+                    shutil.copyfile(path, copy)
+    compare(name, table, kept)
 
 
 def found_results(line: Line, root: Path) -> list[Result]:
@@ -150,7 +159,7 @@ def _our_cell(runs: Sequence[Result], name: str, split: str) -> str:
     form = COLUMNS[name][1]
     mean = format(statistics.mean(values), form)
     spread = f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else ""
-    beside = name == "milliseconds" and any(run.get("shared") for run in runs)
+    beside = name in TIMES and any(run.get("shared") for run in runs)
     return mean + spread + (BESIDE if beside else "") + _failed(runs)
 
 

@@ -9,7 +9,8 @@ command may be given several times side by side: each takes what is left.
 import gc
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,7 @@ from expire_span.locks import claim
 from expire_span.model.transformer import Transformer
 from expire_span.tasks import SPLITS, Task
 from expire_span.training import checkpoint as checkpoints
-from expire_span.training.disk import replace_text
+from expire_span.training.disk import make_folder, replace_text
 from expire_span.training.distributed import take_device
 from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import Experiment
@@ -47,6 +48,8 @@ from expire_span.training.loop import train
 from expire_span.training.sources import SourceFiles
 
 TEST = f"{EVALUATION}-test"
+SHARED = "beside-others"
+"""Left in a run's folder once others were seen on the same GPU; a run that goes on remembers it."""
 FREE_IN_RESULTS = (
     "save_every",
     "device",
@@ -161,20 +164,20 @@ def run_line(
             _write(folder / RESULT_FILE, result)
             Bookmark(folder / TEST).remove()
         if curve and "failed" not in result:
-            add_curve(experiment, folder)
+            with _asking_for_room(line):
+                add_curve(experiment, folder)
         return result
 
 
 def _made_result(line: Line, experiment: Experiment, folder: Path) -> Result:
     """Train and judge a model; one that cannot be trained has a result that says so."""
+    beside_others = _gpu_is_shared(experiment.device)
     try:
-        return _train_and_judge(experiment, folder)
-    except OutOfMemory:
-        if _gpu_is_shared(experiment.device):
-            raise ValueError(
-                f"{line.label} ran out of memory beside other work on the same GPU: give the "
-                "same command again when there is room."
-            ) from None
+        with _asking_for_room(line):
+            return _train_and_judge(experiment, folder)
+    except TooLarge:
+        if beside_others or _gpu_is_shared(experiment.device):
+            raise _no_room(line) from None
         return {"failed": "out of memory"}
     except NotFinite as error:
         print(f"{line.label} has diverged. {error}", flush=True)
@@ -184,8 +187,24 @@ def _made_result(line: Line, experiment: Experiment, folder: Path) -> Result:
         raise stop.saying(message) from None
 
 
-class OutOfMemory(Exception):
-    """A model was too large to be trained."""
+class TooLarge(Exception):
+    """A model did not fit on the GPU in training."""
+
+
+@contextmanager
+def _asking_for_room(line: Line) -> Iterator[None]:
+    """What was trained has once fitted: if it does not now, that says nothing of the model."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise _no_room(line) from None
+
+
+def _no_room(line: Line) -> ValueError:
+    return ValueError(
+        f"{line.label} ran out of memory beside other work on the same GPU: give the same command "
+        "again when there is room."
+    )
 
 
 def _found_result(line: Line, experiment: Experiment, folder: Path) -> Result | None:
@@ -237,21 +256,21 @@ def add_curve(experiment: Experiment, folder: Path) -> None:
 
 
 def _train_and_judge(experiment: Experiment, folder: Path) -> Result:
-    shared = _gpu_is_shared(experiment.device)
+    _note_sharing(experiment, folder)
     valid = _last_evaluation(experiment, folder)
     if valid is None:
         try:
             valid = train(experiment, folder, resume=(folder / EXPERIMENT_FILE).exists())
         except torch.OutOfMemoryError as error:
-            raise OutOfMemory from error
-    shared = shared or _gpu_is_shared(experiment.device)
+            raise TooLarge from error
+    _note_sharing(experiment, folder)
     _, model, step = load_run(folder, experiment.device)
     assert step is not None  # it was saved by the line above
     return {
         "steps": step,
         "tokens": step * experiment.batch * experiment.model.block,
         "parameters": sum(parameter.numel() for parameter in model.parameters()) / 1e6,
-        "shared": shared,
+        "shared": (folder / SHARED).exists(),
         "data": _data_at_hand(experiment.task),
         "subset": experiment.task.subset(),
         **_oracle(experiment),
@@ -281,6 +300,13 @@ def _judge(experiment: Experiment, model: Transformer, folder: Path) -> dict[str
     bookmark.find(evaluation)
     with Interruption() as interruption:
         return evaluation.run(progress=True, bookmark=bookmark, interruption=interruption)
+
+
+def _note_sharing(experiment: Experiment, folder: Path) -> None:
+    """Leave word in the folder if others are on the same GPU."""
+    if _gpu_is_shared(experiment.device):
+        make_folder(folder)
+        (folder / SHARED).touch()
 
 
 def _gpu_is_shared(device: str) -> bool:

@@ -1,13 +1,16 @@
 """The command line as a user meets it."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
+import torch
 
 from expire_span.agent.experiments import AGENT_EXPERIMENTS
-from expire_span.cli import main
+from expire_span.cli import COMMANDS, main
 from expire_span.experiments import EXPERIMENTS
+from expire_span.tasks import TASKS
+from expire_span.training.command import WITH_WORDS, take_scale
 from expire_span.training.records import load_experiment
 
 TINY = "--steps 3 --batch 2 --evaluation.blocks 2 --evaluation.batch 2 --save-every 2".split()
@@ -21,11 +24,10 @@ def test_list_names_every_experiment(capsys):
     assert all(len(line.split(maxsplit=1)[1]) > 20 for line in printed)
 
 
-COMMANDS = "train evaluate demo watch sweep inspect serve release analyse".split()
 DEEPER = ["train recall", "train corridor", "train portal smoke", "analyse cut"]
 
 
-@pytest.mark.parametrize("arguments", [[], *(name.split() for name in COMMANDS + DEEPER)])
+@pytest.mark.parametrize("arguments", [[], *(name.split() for name in [*COMMANDS, *DEEPER])])
 def test_help_is_there_for_every_command(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         main([*arguments, "--help"])
@@ -46,6 +48,29 @@ def test_train_then_resume_then_evaluate(tmp_path, capsys):
     saved = json.loads((tmp_path / "run" / "experiment.json").read_text())
     assert saved["model"]["memory"]["ramp"] == 5
     assert saved["steps"] == 3
+
+
+def test_no_options_value_is_taken_for_a_scale():
+    """Every setting of a task that may be any word is known to be one."""
+    settings = {
+        field.name for task in TASKS.values() for field in fields(task) if field.type is str
+    }
+    assert settings
+    assert {f"--task.{name}" for name in settings} <= set(WITH_WORDS)
+    for option in WITH_WORDS:
+        assert take_scale(["smoke", option, "paper"]) == ("smoke", [option, "paper"])
+        assert take_scale([option, "paper", "--steps", "3"])[0] is None
+
+
+def test_a_gpu_without_room_is_told_in_one_sentence(tmp_path, capsys, monkeypatch):
+    def no_room(*_, **__):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("expire_span.cli.train_experiment", no_room)
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "recall", "--out", str(tmp_path)])
+    assert stop.value.code == 2
+    assert "take fewer rows with --batch" in capsys.readouterr().err
 
 
 def test_an_experiment_in_another_scale_than_single(tmp_path, capsys):

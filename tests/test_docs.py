@@ -15,7 +15,7 @@ PAGES = ["README.md", "REPRODUCE.md", "examples/README.md", "docs/analysis.md", 
 STANDS_FOR = {"NAME": "copy", "N": "1"}  # RUN, FILE and the like may be called so
 
 
-def commands(page: str) -> list[str]:
+def commands_of(page: str) -> list[str]:
     """The commands in blocks and between backticks; none cut short, only named, or with --help."""
     text = (ROOT / page).read_text().replace("\\\n", " ")
     found = re.findall(r"^ *(expire-span .+)$", text, re.MULTILINE)
@@ -46,21 +46,20 @@ def asked(monkeypatch):
 
         return only_noted
 
-    for name in ("train_experiment", "evaluate", "demo", "reproduce", "serve", "release"):
-        monkeypatch.setattr(cli, name, instead_of(getattr(cli, name)))
-    monkeypatch.setattr(cli, "inspect_run", instead_of(cli.inspect_run))
+    monkeypatch.setattr(cli, "train_experiment", instead_of(cli.train_experiment))
     for name in ("train_agent", "evaluate", "watch", "sweep"):
         monkeypatch.setattr(agent_commands, name, instead_of(getattr(agent_commands, name)))
-    for name, analysis in cli.ANALYSES.items():
-        monkeypatch.setitem(cli.ANALYSES, name, instead_of(analysis))
+    for commands in (cli.COMMANDS, cli.ANALYSES):
+        for name, command in commands.items():
+            monkeypatch.setitem(commands, name, instead_of(command))
     monkeypatch.chdir(ROOT)
     return done
 
 
-@pytest.mark.parametrize("command", [one for page in PAGES for one in commands(page)])
+@pytest.mark.parametrize("command", [one for page in PAGES for one in commands_of(page)])
 def test_a_documented_command_is_understood(command, asked):
     cli.main(words(command))
-    assert words(command) == ["list"] or len(asked) == 1
+    assert len(asked) == 1
 
 
 def test_a_mistaken_command_is_not(asked):

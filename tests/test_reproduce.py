@@ -122,14 +122,57 @@ def test_a_model_that_diverges_says_so_and_the_others_go_on(
     assert "failed before (diverged): remove" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_trained_model_that_cannot_be_judged_has_not_failed(tmp_path: Path, monkeypatch) -> None:
-    def judge(*_: object) -> dict[str, float]:
+@pytest.mark.parametrize("step", ["load_run", "_judge", "add_curve"])
+def test_a_trained_model_that_cannot_be_judged_has_not_failed(
+    step: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> None:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(module, "_judge", judge)
-    with pytest.raises(torch.OutOfMemoryError):
-        smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    monkeypatch.setattr(module, step, no_room)
+    with pytest.raises(SystemExit) as stop:
+        smoke("enwik8-overfit", tmp_path, "--only", "unshortened")
+    assert stop.value.code == 2
+    assert "give the same command again when there is room" in capsys.readouterr().err
+    monkeypatch.undo()
+    smoke("enwik8-overfit", tmp_path, "--only", "unshortened")
+    assert "out of memory" not in capsys.readouterr().out
+    assert len(list(tmp_path.rglob("valid_loss.json"))) == 1
+
+
+@pytest.mark.parametrize("seen", [(True, False), (False, True)])
+def test_who_runs_out_of_memory_beside_others_has_not_failed(
+    seen: tuple[bool, bool], tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the others were there before, or only afterwards."""
+
+    def train(*_: object, **__: object) -> None:
+        shared[:] = seen[1:]
+        raise torch.OutOfMemoryError
+
+    shared = list(seen[:1])
+    monkeypatch.setattr(module, "_gpu_is_shared", lambda _: shared[0])
+    monkeypatch.setattr(module, "train", train)
+    with pytest.raises(SystemExit):
+        smoke("colliding", tmp_path, "--only", "adaptive-span-32k")
+    assert "ran out of memory beside other work" in capsys.readouterr().err
     assert not list(tmp_path.rglob(RESULT_FILE))
+
+
+def test_that_a_run_was_beside_others_is_remembered_when_it_goes_on_alone(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(module, "_gpu_is_shared", lambda _: True)
+    monkeypatch.setattr(module, "_judge", stopped)
+    with pytest.raises(SystemExit):
+        smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    monkeypatch.undo()
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    (result,) = tmp_path.rglob(RESULT_FILE)
+    assert json.loads(result.read_text())["shared"]
 
 
 def test_a_table_that_was_stopped_goes_on_with_the_same_command(
@@ -230,6 +273,29 @@ def test_small_files_are_copied_and_stand_for_the_runs(tmp_path: Path, capsys, m
     monkeypatch.setattr(module, "train", lambda *_, **__: 1 / 0)
     smoke("enwik8-overfit", records)
     assert table in capsys.readouterr().out
+
+
+def test_machines_that_share_a_folder_of_copies_keep_each_others_runs(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(experiment, folder: Path, resume: bool) -> dict[str, float]:
+        real(replace(experiment, steps=2), folder, resume=resume)
+        raise OSError("the machine is taken away")
+
+    shared = ("--records", str(tmp_path / "records"))
+    smoke("colliding-easy", tmp_path / "a", "--only", "expire-span-1k", *shared)
+    smoke("colliding-easy", tmp_path / "b", "--only", "expire-span-2k", *shared)
+    files = [path for path in (tmp_path / "records").rglob("seed-0/*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    assert len(before) == 2 * 3
+    real = module.train
+    monkeypatch.setattr(module, "train", killed)
+    with pytest.raises(SystemExit):
+        smoke("colliding-easy", tmp_path / "c", "--only", "expire-span-1k", *shared)
+    assert {path: path.read_bytes() for path in before} == before
+    table = (tmp_path / "records" / "smoke" / "colliding-easy.md").read_text()
+    runs = [line.split("|")[-2].strip() for line in table.splitlines() if "-Span" in line]
+    assert runs == ["1", "1", "0"]
 
 
 def test_copies_stand_for_the_runs_in_other_tables_too(tmp_path: Path, capsys) -> None:
@@ -401,14 +467,18 @@ def test_a_perfect_reader_is_drawn_over_memory_sizes() -> None:
 
 
 def test_times_beside_others_are_marked(tmp_path: Path) -> None:
-    table = TABLES["enwik8-overfit"]
-    for line, shared in zip(table.lines, (True, False), strict=True):
+    table = TABLES["enwik8-speedrun"]
+    for line, shared in zip(table.lines, (True, False, False), strict=True):
         path = tmp_path / line.name / "seed-0" / RESULT_FILE
         path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({"bpb": 1.0, "milliseconds": 60.4, "shared": shared}))
-    first, second = [row for row in compare("x", table, tmp_path).splitlines() if "60" in row]
+        times = {"milliseconds": 60.4, "seconds": 512.0}
+        path.write_text(json.dumps({"bpb": 1.0, **times, "shared": shared}))
+    rows = [row for row in compare("x", table, tmp_path).splitlines() if " 60 " in row]
+    first, *others = [" ".join(row.split()) for row in rows]
     assert "| 60 (beside others) |" in first
-    assert "beside" not in second
+    assert "| 512 (beside others) |" in first
+    assert len(others) == 2
+    assert not any("beside" in row for row in others)
 
 
 def test_the_course_of_training_is_drawn_over_seconds(tmp_path: Path, monkeypatch) -> None:

@@ -15,7 +15,7 @@ from expire_span.agent.sweep import PRICES, SEEDS, draw_sweep, run_sweep, sweep_
 from expire_span.agent.watch import animate, record_episode
 from expire_span.training.command import (
     OTHER_MEMORY,
-    SCALES,
+    SCALE_HELP,
     TRAIN_ARGUMENTS,
     out_folder,
     parser_settings,
@@ -79,7 +79,7 @@ def train_command(
         print_result({"run": str(out), **result})
 
     about = inspect.getdoc(AGENT_EXPERIMENTS[name]) or ""
-    train.__doc__ = "\n\n".join([about, SCALES, OTHER_MEMORY, TRAIN_ARGUMENTS])
+    train.__doc__ = "\n\n".join([about, SCALE_HELP, OTHER_MEMORY, TRAIN_ARGUMENTS])
     return train
 
 

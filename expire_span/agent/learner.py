@@ -8,7 +8,7 @@ Shapes: B rows, T steps of a block.
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -22,12 +22,14 @@ from expire_span.model.transformer import Transformer
 from expire_span.training.optim import parameter_groups
 from expire_span.training.schedule import RateSchedule
 
+Method = Literal["adam", "rmsprop"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptimizer:
     """How an agent's weights are updated."""
 
-    method: Literal["adam", "rmsprop"] = "adam"
+    method: Method = "adam"
     """Adam, or RMSProp as in the trainers of the paper's authors."""
     rate: float = 5e-4
     """Peak learning rate."""
@@ -43,7 +45,7 @@ class AgentOptimizer:
     """What RMSProp adds to the root of that mean."""
 
     def __post_init__(self) -> None:
-        require_one_of(("adam", "rmsprop"), method=self.method)
+        require_one_of(get_args(Method), method=self.method)
         require_above_zero(rate=self.rate, clip=self.clip)
         require_not_negative(span_rate=self.span_rate, rmsprop_epsilon=self.rmsprop_epsilon)
         if not 0 <= self.rmsprop_decay < 1:

@@ -45,7 +45,8 @@ AGENT_KINDS: dict[str, type] = {
     **{kind.__name__: kind for kind in (AgentExperiment, AgentOptimizer, ActorCritic)},
 }
 # Settings that say how a run is watched and where it runs, not what its next update is.
-FREE_ON_RESUME = ("save_every", "device", "compile", "evaluation_rows")
+FREE_IN_RESULTS = ("save_every", "device", "compile")
+FREE_ON_RESUME = (*FREE_IN_RESULTS, "evaluation_rows")
 SHARED = ("model", "optimizer", "control")
 OWN = ("memory", "situation", "tally", "means")
 
@@ -100,7 +101,12 @@ def train_side_by_side(
             if interruption.wanted or any(run.saver.failed() for run in runs):
                 _save_all(runs)
                 raise _stopped(runs, interruption)
-        results = [run.judge() for run in runs if run.fault is None]
+        results = []
+        for run in runs:
+            if run.fault is None:
+                results.append(run.judge())
+            if interruption.wanted:  # those that are not judged yet will be when they are resumed
+                raise _stopped(runs, interruption)
     faults = _faults(runs)
     if faults:
         raise NotFinite("\n".join(faults))
@@ -192,6 +198,7 @@ class AgentRun:
                 rows=experiment.evaluation_rows,
                 seed=experiment.seed + 1,
             )
+        self.saver.wait()  # or a result could stand beside weights that it is not of
         replace_text(self.folder / RESULT_FILE, json.dumps(result, indent=2) + "\n")
         return result
 

@@ -21,12 +21,19 @@ from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
 from expire_span.agent.run import (
     AGENT_KINDS,
+    FREE_IN_RESULTS,
     FREE_ON_RESUME,
     load_agent_experiment,
     train_side_by_side,
 )
 from expire_span.checks import require_at_least, require_one_of
-from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
+from expire_span.model.memory import (
+    AdaptiveSpan,
+    AnyMemory,
+    Compressive,
+    ExpireSpan,
+    FixedSpan,
+)
 from expire_span.training.disk import written_whole
 from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE, check_result
 from expire_span.training.guard import NotFinite
@@ -50,6 +57,8 @@ PRICES = (0.0, 0.2, 1.0, 5.0)  # multiples of the experiment's own penalty
 STYLES = {
     FixedSpan: ("s", "#0072b2", "Transformer-XL, by its window"),
     ExpireSpan: ("o", "#d55e00", "Expire-Span"),
+    AdaptiveSpan: ("^", "#009e73", "Adaptive-Span"),
+    Compressive: ("D", "#cc79a7", "Compressive"),
 }
 WALKED_STEPS = 400_000  # by which it is found what a walker is worth, or 256 episodes if longer
 
@@ -113,7 +122,9 @@ def run_sweep(
     if experiments:
         _refuse_older(folder)
     for name, experiment in experiments.items():
-        check_result(experiment, folder / name, FREE_ON_RESUME, AGENT_KINDS)
+        judged = (folder / name / RESULT_FILE).exists()
+        free = FREE_IN_RESULTS if judged else FREE_ON_RESUME
+        check_result(experiment, folder / name, free, AGENT_KINDS)
     waiting = [name for name in experiments if not (folder / name / RESULT_FILE).exists()]
     begun = [name for name in waiting if (folder / name / EXPERIMENT_FILE).exists()]
     fresh = [name for name in waiting if name not in begun]
@@ -191,8 +202,9 @@ def _draw_runs(axes: Axes, points: Sequence[Point]) -> None:
             axes.scatter(live, reached, marker=marker, color=colour, label=label, zorder=3)
     _name_windows(axes, points)
     ramps = {point.memory.ramp for point in points if isinstance(point.memory, ExpireSpan)}
-    for ramp in ramps:
-        axes.axvline(ramp, c="grey", linewidth=1, linestyle="-.", label="all spans 0: the ramp")
+    for ramp in sorted(ramps):
+        label = f"all spans 0: the ramp of {ramp}"
+        axes.axvline(ramp, c="grey", linewidth=1, linestyle="-.", label=label)
 
 
 def _name_windows(axes: Axes, points: Sequence[Point]) -> None:

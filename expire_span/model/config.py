@@ -1,11 +1,15 @@
 """Everything that defines a Transformer, in one frozen dataclass."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from expire_span.checks import require_at_least, require_one_of
 from expire_span.model.memory import AnyMemory, MemoryPolicy
 from expire_span.model.ops.span_attention import AUTOMATIC, IMPLEMENTATIONS
+
+Norm = Literal["post", "pre"]
+Start = Literal["empty", "zeros"]
+Init = Literal["torch", "glorot"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +30,7 @@ class TransformerConfig:
     """Most tokens read in one call (K)."""
     memory: AnyMemory
     """How the past is remembered."""
-    norm: Literal["post", "pre"] = "post"
+    norm: Norm = "post"
     """Whether layer norm follows each sublayer's sum or precedes the sublayer."""
     dropout: float = 0.0
     """Dropout on attention weights and on the feed-forward's hidden layer."""
@@ -34,9 +38,9 @@ class TransformerConfig:
     """Dropout on what comes in from the embedding and on what the last layer gives."""
     layer_drop: float = 0.0
     """Probability that a training step skips a layer (its memory is still written)."""
-    start: Literal["empty", "zeros"] = "empty"
+    start: Start = "empty"
     """What a row remembers at first: nothing, or zero states, as the original release has it."""
-    init: Literal["torch", "glorot"] = "torch"
+    init: Init = "torch"
     """Linear layers as PyTorch draws them, or Glorot uniform for all matrices."""
     shortlist: int | None = None
     """Most frequent tokens in an adaptive input and softmax; None: all tokens are alike."""
@@ -63,9 +67,9 @@ class TransformerConfig:
                 raise ValueError(
                     f"{name} is a probability from 0 to below 1, but is {getattr(self, name)}."
                 )
-        require_one_of(("post", "pre"), norm=self.norm)
-        require_one_of(("empty", "zeros"), start=self.start)
-        require_one_of(("torch", "glorot"), init=self.init)
+        require_one_of(get_args(Norm), norm=self.norm)
+        require_one_of(get_args(Start), start=self.start)
+        require_one_of(get_args(Init), init=self.init)
         require_one_of((AUTOMATIC, *IMPLEMENTATIONS), attention=self.attention)
         if not isinstance(self.memory, MemoryPolicy):
             raise ValueError(

@@ -13,9 +13,10 @@ from expire_span.training.experiment import Scale
 
 Run = TypeVar("Run")
 
-WITH_WORDS = ("--out", "--device", "--task.path")  # their value could be the name of a scale
+WITH_WORDS = ("--out", "--device", "--task.path", "--task.field", "--task.tokenizer")
+"""Options whose value may be any word, that of a scale too."""
 
-SCALES = "`train NAME smoke`, `train NAME single` and `train NAME paper` differ in scale."
+SCALE_HELP = "`train NAME smoke`, `train NAME single` and `train NAME paper` differ in scale."
 
 OTHER_MEMORY = """For another memory, end with model.memory:fixed-span, model.memory:adaptive-span,
 model.memory:compressive or model.memory:expire-span and its options; --help after it lists them."""

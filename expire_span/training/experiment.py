@@ -4,7 +4,7 @@ The same experiment gives the same numbers. Its fields are the command line's op
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import tyro
 
@@ -20,13 +20,16 @@ from expire_span.training.schedule import PenaltySchedule, RateSchedule
 
 Scale = Literal["smoke", "single", "paper"]
 """Sizes in which experiments come: seconds on a CPU, minutes on one GPU, the paper's."""
+Method = Literal["adam", "muon"]
+Precision = Literal["auto", "float32", "bfloat16"]
+Tracker = Literal["none", "wandb", "trackio"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Adam without weight decay, and what surrounds an update."""
+    """What moves the weights, without weight decay, and what surrounds an update."""
 
-    method: Literal["adam", "muon"] = "adam"
+    method: Method = "adam"
     """Adam for everything, or Muon for the matrices of the layers and Adam for the rest."""
     rate: float = 7e-4
     """Peak learning rate."""
@@ -42,7 +45,7 @@ class OptimizerConfig:
     """Largest norm of all gradients together; larger ones are scaled down to it."""
 
     def __post_init__(self) -> None:
-        require_one_of(("adam", "muon"), method=self.method)
+        require_one_of(get_args(Method), method=self.method)
         require_above_zero(rate=self.rate, clip=self.clip)
         require_not_negative(span_rate=self.span_rate)
 
@@ -89,14 +92,14 @@ class Experiment:
     """Updates between lines of metrics."""
     save_every: int = 1000
     """Updates between checkpoints."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Precision = "auto"
     """Type of matrix products; auto takes bfloat16 on a GPU that has it."""
     compile: bool = True
     """On a GPU, compile the layers if attention is fused (a minute at the start), and replay blocks
     of the same shapes as CUDA graphs (not with layer_drop or shortlist)."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda, cuda:1 ..."""
-    tracker: Literal["none", "wandb", "trackio"] = "none"
+    tracker: Tracker = "none"
     """Where metrics go besides metrics.jsonl and TensorBoard: none, wandb or trackio."""
 
     def __post_init__(self) -> None:
@@ -109,8 +112,8 @@ class Experiment:
             save_every=self.save_every,
         )
         require_at_least(0, seed=self.seed)
-        require_one_of(("auto", "float32", "bfloat16"), precision=self.precision)
-        require_one_of(("none", "wandb", "trackio"), tracker=self.tracker)
+        require_one_of(get_args(Precision), precision=self.precision)
+        require_one_of(get_args(Tracker), tracker=self.tracker)
         if self.model.vocab < self.task.vocab:
             raise ValueError(
                 f"The task has {self.task.vocab} tokens, but the model's vocab is only "

@@ -6,6 +6,7 @@ checkpoints/           the newest two
 evaluation/            where an evaluation stands that has been stopped
 evaluation-SPLIT/      the same for one after training
 result.json            how a run was judged in the end, if it was
+beside-others          there if `reproduce` saw others on the same GPU
 wandb-id               under which Weights & Biases knows the run, if it does
 .lock                  held by the process that is at work here
 """

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from expire_span.agent.evaluation import evaluate_agent
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, corridor
 from expire_span.agent.run import (
     AGENT_KINDS,
+    AgentRun,
     load_agent,
     load_agent_experiment,
     train_agent,
@@ -145,6 +147,9 @@ def test_the_papers_settings_are_the_papers():
         model = experiment.model
         assert (model.layers, model.width, model.block) == (2, 64, 100)
         assert experiment.learning.entropy_weight == 0.0005
+    # Not the paper's, whose alpha is constant from the beginning.
+    assert corridor.penalty == PenaltySchedule(after_metric=0.97, while_metric=0.97)
+    assert portal.penalty == PenaltySchedule(after_metric=650, while_metric=650)
 
 
 def test_a_signal_stops_a_run_where_it_can_go_on(tmp_path, monkeypatch):
@@ -156,6 +161,38 @@ def test_a_signal_stops_a_run_where_it_can_go_on(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert train_agent(experiment, tmp_path / "run", resume=True, progress=False) == whole
     assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+
+
+def test_a_signal_while_an_agent_is_judged_stops_what_follows(tmp_path, monkeypatch):
+    wanted = {name: tiny_experiment(steps=2) for name in ("first", "second", "third")}
+    judge = AgentRun.judge
+
+    def interrupted(run):
+        signal.raise_signal(signal.SIGTERM)
+        return judge(run)
+
+    monkeypatch.setattr(AgentRun, "judge", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
+        run_sweep(wanted, tmp_path, side_by_side=2, progress=False)
+    assert [path.parent.name for path in tmp_path.rglob("result.json")] == ["first"]
+    assert not (tmp_path / "third").exists()
+    monkeypatch.undo()
+    run_sweep(wanted, tmp_path, side_by_side=2, progress=False)
+    assert len(list(tmp_path.rglob("result.json"))) == 3
+
+
+def test_no_result_stands_beside_weights_that_it_is_not_of(tmp_path, monkeypatch):
+    save = checkpoints.save
+
+    def full_disk(checkpoint, folder, step, ranks):
+        if step == 8:
+            raise OSError("No space left.")
+        return save(checkpoint, folder, step, ranks)
+
+    monkeypatch.setattr(checkpoints, "save", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        train_agent(tiny_experiment(steps=8, save_every=4), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "result.json").exists()
 
 
 def test_a_target_for_live_memory_weighs_the_penalty():

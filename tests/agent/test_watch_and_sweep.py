@@ -22,7 +22,7 @@ from agent.small_agents import (
     tiny_experiment,
     with_dense_memory,
 )
-from expire_span import ExpireSpan, FixedSpan, Transformer
+from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, Transformer
 from expire_span.agent import watch
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, corridor
 from expire_span.agent.run import load_agent_experiment, train_agent
@@ -152,6 +152,8 @@ def test_a_sweep_does_not_take_other_runs_of_the_same_name_for_its_own(tmp_path)
     run_sweep({"one": tiny_experiment(steps=1)}, tmp_path, progress=False)
     with pytest.raises(ValueError, match=r"one was run with other settings; these differ: batch\."):
         run_sweep({"one": tiny_experiment(steps=1, batch=7)}, tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"these differ: evaluation_rows\."):
+        run_sweep({"one": tiny_experiment(steps=1, evaluation_rows=9)}, tmp_path, progress=False)
 
 
 @pytest.mark.parametrize("flag", ["--no-compile", "--world.stay-action", "--learning.normalise"])
@@ -294,6 +296,31 @@ def test_a_sweep_is_drawn_beside_scripted_policies(world, label, tmp_path, monke
     assert (tmp_path / "new" / "picture.png").stat().st_size > 0
     scripted = [line for line in drawn if "ramp" not in line]
     assert any(label in line for line in scripted) if label else scripted == []
+
+
+def test_every_run_is_drawn_whatever_its_memory(tmp_path, monkeypatch):
+    for name, memory in {
+        "window": FixedSpan(8),
+        "expiring": ExpireSpan(max_span=16, ramp=4),
+        "adaptive": AdaptiveSpan(max_span=16, ramp=4),
+        "compressed": Compressive(span=8, compressed=4, rate=2),
+    }.items():
+        tiny = tiny_experiment(steps=1)
+        other = replace(tiny, model=replace(tiny.model, memory=memory))
+        train_agent(other, tmp_path / name, progress=False)
+    drawn: list[tuple[float, float]] = []
+    close = plt.close
+
+    def note_and_close(figure: Figure) -> None:
+        collections = figure.axes[0].collections
+        drawn.extend(tuple(place) for each in collections for place in each.get_offsets().tolist())
+        close(figure)
+
+    monkeypatch.setattr(plt, "close", note_and_close)
+    draw_sweep(tmp_path, tmp_path / "picture.png")
+    _, points = read_sweep(tmp_path)
+    assert sorted(drawn) == sorted((point.live, point.performance) for point in points)
+    assert len(drawn) == 4
 
 
 def test_a_sweeps_picture_that_fails_leaves_the_one_before(tmp_path, monkeypatch):

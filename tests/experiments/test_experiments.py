@@ -79,7 +79,10 @@ def test_a_table_is_judged_by_its_tasks_metric(name: str) -> None:
 def test_single_scale_is_shorter_than_the_paper(name: str) -> None:
     for line in TABLES[name].lines:
         single, paper = line.experiment("single"), line.experiment("paper")
-        assert single.steps * single.batch <= paper.steps * paper.batch
+        if name == "enwik8-speedrun":  # what minutes are worth, at any scale
+            assert single == paper
+            continue
+        assert single.steps * single.batch < paper.steps * paper.batch
         assert type(single.task) is type(paper.task)
         assert type(single.model.memory) is type(paper.model.memory)
 

@@ -19,7 +19,7 @@ Shapes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,9 @@ from expire_span.model.ops.ramp import is_alive, ramp_charge
 from expire_span.model.ops.score import score
 from expire_span.model.ops.span_attention import Visibility
 
+Positions = Literal["near", "all"]
+Charge = Literal["ramp", "block"]
+
 
 @dataclass(frozen=True)
 class ExpireSpan(MemoryPolicy):
@@ -64,9 +67,9 @@ class ExpireSpan(MemoryPolicy):
     """Whether a training step cuts all spans at a random distance."""
     budget: int | None = None
     """Most far memories a row may hold; those with the earliest deadline go first."""
-    positions: Literal["near", "all"] = "near"
+    positions: Positions = "near"
     """Distances with a position: up to the block length, or all (an ablation)."""
-    charge: Literal["ramp", "block"] = "ramp"
+    charge: Charge = "ramp"
     """Who pays the penalty: memories on their ramp, or the states of the block (an ablation)."""
 
     def __post_init__(self) -> None:
@@ -76,8 +79,8 @@ class ExpireSpan(MemoryPolicy):
             raise ValueError(f"initial is a share between 0 and 1, but is {self.initial}.")
         require_above_zero(divisor=self.divisor)
         require_at_least(0, budget=self.budget)
-        require_one_of(("near", "all"), positions=self.positions)
-        require_one_of(("ramp", "block"), charge=self.charge)
+        require_one_of(get_args(Positions), positions=self.positions)
+        require_one_of(get_args(Charge), charge=self.charge)
 
     def build(self, width: int, heads: int, block: int) -> Keeper:
         """The policy at work in one layer."""
