@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -32,13 +32,14 @@ from expire_span.training.command import (
     take_scale,
 )
 from expire_span.training.distributed import join_ranks, restarted
-from expire_span.training.evaluation import Bookmark, Evaluation
+from expire_span.training.evaluation import Bookmark, Evaluation, bookmark_in
 from expire_span.training.experiment import Experiment, Scale
 from expire_span.training.folder import EVALUATION, EXPERIMENT_FILE, load_run
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.loop import train as train_experiment
 from expire_span.training.records import load_experiment
+from expire_span.training.release import check_spelling
 
 DESCRIPTION = """Transformers that learn what to forget.
 
@@ -83,13 +84,13 @@ def evaluate(
     run: Annotated[Path, tyro.conf.Positional],
     split: Split = "valid",
     batch: int | None = None,
-    blocks: int | None = None,
+    blocks: int | Literal["all"] | None = None,
     limit: int | None = None,
     data: str | None = None,
     device: str = "auto",
     resume: bool = False,
 ) -> None:
-    """Judge a trained model on a whole stream, carrying its memory along; prints JSON.
+    """Judge a trained model on a stream, carrying its memory along; prints JSON.
 
     An agent is judged on whole episodes, by other options: `evaluate AGENT --help` shows them.
 
@@ -97,7 +98,7 @@ def evaluate(
         run: folder that `train` or `release` wrote.
         split: which part of the data.
         batch: rows read side by side; as in training if left out.
-        blocks: blocks read of each row; as in training if left out.
+        blocks: blocks read of each row, or all of them; as in training if left out.
         limit: cut every memory at this distance, to find out what longer memory is worth.
         data: where the data lie, if not where they lay in training.
         device: auto, cpu, cuda ...
@@ -108,20 +109,37 @@ def evaluate(
         experiment, model, step = load_run(run, device)
         if data is not None:
             experiment = replace(experiment, task=experiment.task.with_data(data))
+        check_spelling(run, experiment.task)
         evaluation = Evaluation.of(
             experiment, model, split, batch=batch, blocks=blocks, limit=limit, ranks=ranks
         )
-        bookmark = Bookmark(run / f"{EVALUATION}-{split}", ranks)
-        if resume or restarted():
-            bookmark.resume(evaluation)
-        else:
-            bookmark.remove()
-        try:
-            result = evaluation.run(ranks.first, bookmark, interruption)
-        except Stopped as stop:
-            raise stop.saying(f"{stop}; go on with the same command and --resume") from None
-        if ranks.first:
-            print_result({"run": str(run), "step": step, "split": split, "limit": limit, **result})
+        with bookmark_in(run / f"{EVALUATION}-{split}", ranks) as bookmark:
+            _open(bookmark, evaluation, resume or restarted())
+            try:
+                result = evaluation.run(ranks.first, bookmark, interruption)
+            except Stopped as stop:
+                hint = "" if bookmark is None else "; go on with the same command and --resume"
+                raise stop.saying(f"{stop}{hint}") from None
+            if ranks.first:
+                about = {"run": str(run), "step": step, "split": split, "limit": limit}
+                print_result({**about, **result})
+            if bookmark is not None:
+                bookmark.remove()
+
+
+def _open(bookmark: Bookmark | None, evaluation: Evaluation, resume: bool) -> None:
+    """Go on from where an evaluation was stopped, or forget it."""
+    if bookmark is None and resume:
+        raise ValueError("Another process is at that evaluation: wait for it.")
+    if bookmark is None:
+        warnings.warn(
+            "Another evaluation of the same data is under way, so where this one stands is not "
+            "kept: stopped, it would begin anew.",
+            stacklevel=2,
+        )
+    elif resume:
+        bookmark.resume(evaluation)
+    else:
         bookmark.remove()
 
 

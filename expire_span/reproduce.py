@@ -31,7 +31,7 @@ from expire_span.tasks import SPLITS, Task
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.disk import make_folder, replace_text
 from expire_span.training.distributed import take_device
-from expire_span.training.evaluation import Bookmark, Evaluation
+from expire_span.training.evaluation import Evaluation, bookmark_in
 from expire_span.training.experiment import Experiment
 from expire_span.training.folder import (
     CHECKPOINTS,
@@ -162,7 +162,7 @@ def run_line(
             print(f"{line.label}, seed {seed}: {folder}", flush=True)
             result = _made_result(line, experiment, folder)
             _write(folder / RESULT_FILE, result)
-            Bookmark(folder / TEST).remove()
+            _forget_bookmark(folder)
         if curve and "failed" not in result:
             with _asking_for_room(line):
                 add_curve(experiment, folder)
@@ -296,10 +296,18 @@ def _last_evaluation(experiment: Experiment, folder: Path) -> dict[str, float] |
 
 def _judge(experiment: Experiment, model: Transformer, folder: Path) -> dict[str, float]:
     """The metrics on the test data; stopped, it goes on where it was."""
-    evaluation, bookmark = Evaluation.of(experiment, model, "test"), Bookmark(folder / TEST)
-    bookmark.find(evaluation)
-    with Interruption() as interruption:
+    evaluation = Evaluation.of(experiment, model, "test")
+    with bookmark_in(folder / TEST) as bookmark, Interruption() as interruption:
+        if bookmark is not None:
+            bookmark.find(evaluation)
         return evaluation.run(progress=True, bookmark=bookmark, interruption=interruption)
+
+
+def _forget_bookmark(folder: Path) -> None:
+    """Where judging stood is of no use once its result is written."""
+    with bookmark_in(folder / TEST) as bookmark:
+        if bookmark is not None:
+            bookmark.remove()
 
 
 def _note_sharing(experiment: Experiment, folder: Path) -> None:

@@ -20,7 +20,7 @@ def reading_subject(memory: AnyMemory = EXPIRING, name: str = "small", block: in
     """Its spans differ from byte to byte; nothing was learned."""
     torch.manual_seed(3)
     model = make_model(Case(memory, block), vocab=256, attention="auto").float()
-    return Reader(name, model, ByteCodec(), small_experiment(Text("any.txt")))
+    return Reader(name, model, ByteCodec(), small_experiment(Text("any.txt")), Path("any"))
 
 
 def text_of_some_length(folder: Path) -> Path:

@@ -11,6 +11,7 @@ from expire_span.cli import COMMANDS, main
 from expire_span.experiments import EXPERIMENTS
 from expire_span.tasks import TASKS
 from expire_span.training.command import WITH_WORDS, take_scale
+from expire_span.training.evaluation import bookmark_in
 from expire_span.training.records import load_experiment
 
 TINY = "--steps 3 --batch 2 --evaluation.blocks 2 --evaluation.batch 2 --save-every 2".split()
@@ -141,10 +142,64 @@ def test_evaluate_reads_as_much_as_it_is_told(tmp_path, capsys):
         main(["evaluate", run, "--blocks", blocks, "--limit", "8"])
         result = json.loads(capsys.readouterr().out)
         counts.append(result["scored"])
+        assert result["blocks"] == int(blocks)
         assert result["live"] <= 8
         assert result["limit"] == 8
         assert result["step"] == 3
     assert counts[0] < counts[1]
+
+
+def test_a_text_can_be_evaluated_to_its_end(tmp_path, capsys):
+    path = tmp_path / "any.txt"
+    path.write_text("a rose is a rose\n" * 600)
+    run = str(tmp_path / "run")
+    tiny = "--model.layers 1 --model.width 8 --model.heads 1 --model.feedforward 8 --model.block 16"
+    main(["train", "text", "--task.path", str(path), *TINY, *tiny.split(), "--out", run])
+    capsys.readouterr()
+    for words, blocks in (([], 2), (["--blocks", "all"], 16)):  # 510 bytes in two rows
+        main(["evaluate", run, *words])
+        assert json.loads(capsys.readouterr().out)["blocks"] == blocks
+
+
+@pytest.mark.filterwarnings("default")
+def test_evaluations_side_by_side_leave_each_other_alone(tmp_path, capsys, caplog):
+    run = tmp_path / "run"
+    main(["train", "recall", *TINY, "--out", str(run)])
+    kept = run / "evaluation-valid" / "of the other"
+    kept.parent.mkdir()
+    kept.touch()
+    with bookmark_in(run / "evaluation-valid") as mine:
+        assert mine is not None
+        main(["evaluate", str(run), "--blocks", "4"])
+        with pytest.raises(SystemExit):
+            main(["evaluate", str(run), "--blocks", "4", "--resume"])
+    assert kept.exists()
+    assert any("Another evaluation of the same data is under way" in one for one in caplog.messages)
+    assert "Another process is at that evaluation" in capsys.readouterr().err
+    main(["evaluate", str(run), "--blocks", "4"])
+    assert not kept.exists()
+    assert not list(run.glob(".evaluation*"))
+
+
+def test_a_finished_run_is_judged_anew_if_more_is_asked_for(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    main(["train", "recall", *TINY, "--out", run])
+    scored = [json.loads(capsys.readouterr().out)["scored"]]
+    for blocks in ("2", "8"):
+        main(["train", "recall", "--out", run, "--resume", "--evaluation.blocks", blocks])
+        scored.append(json.loads(capsys.readouterr().out)["scored"])
+    assert scored[0] == scored[1] < scored[2]
+
+
+def test_a_run_that_goes_on_is_no_longer_judged_as_it_was(tmp_path):
+    run = tmp_path / "run"
+    steady = ["--optimizer.schedule.decay", "constant"]
+    main(["train", "recall", *TINY, *steady, "--out", str(run)])
+    (run / "result.json").write_text("{}")
+    main(["train", "recall", "--out", str(run), "--resume"])
+    assert (run / "result.json").exists()  # it had come to its end
+    main(["train", "recall", "--out", str(run), "--resume", "--steps", "4"])
+    assert not (run / "result.json").exists()
 
 
 @pytest.mark.parametrize(

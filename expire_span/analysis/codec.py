@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from expire_span.tasks import PG19, Documents, Enwik8, Instruction, Task, Text, WikiText
 from expire_span.tasks.documents import load_tokenizer
 from expire_span.tasks.files import VOCABULARY_FILE
+from expire_span.tasks.lore import words_of
 from expire_span.tasks.wikitext import END_OF_LINE, UNKNOWN
 from expire_span.training.release import read_spelling
 
@@ -51,6 +52,8 @@ class Codec(ABC):
     """What the loss of predicting it is called."""
     note: str = ""
     """What a reader should know about how tokens are written."""
+    of_words: bool = False
+    """Whether tokens are what stands between blanks, whatever is around them."""
 
     @abstractmethod
     def encode(self, text: str) -> Tokens:
@@ -130,22 +133,30 @@ class WordCodec(Codec):
         words: the word of each token.
         end_of_line: the word that stands for one.
         unknown: the word that stands for all others; None to refuse them.
+        cut: how a line falls into words.
     """
 
     unit = "word"
+    of_words = True
 
     def __init__(
-        self, words: Sequence[str], end_of_line: str | None = None, unknown: str | None = None
+        self,
+        words: Sequence[str],
+        end_of_line: str | None = None,
+        unknown: str | None = None,
+        cut: Callable[[str], Sequence[str]] = str.split,
     ):
         self._words = words
         self._tokens = {word: token for token, word in enumerate(words)}
-        self._end, self._unknown = end_of_line, unknown
+        self._end, self._unknown, self._cut = end_of_line, unknown, cut
 
     def encode(self, text: str) -> Tokens:
-        """Every line ends with its word, if there is one."""
-        ends = [] if self._end is None else [self._end]
-        lines = text.splitlines()
-        words = [word for line in lines for word in [*line.split(), *ends]]
+        """A line that has come to its end ends with the word for that, if there is one."""
+        words = list[str]()
+        for line in text.splitlines(keepends=True):
+            words += self._cut(line)
+            if self._end is not None and line.splitlines() != [line]:
+                words.append(self._end)
         strange = next((word for word in words if word not in self._tokens), None)
         if strange is not None and self._unknown is None:
             raise ValueError(f"This model has no word {strange!r}: remove it from the text.")
@@ -161,6 +172,8 @@ class WordCodec(Codec):
 
 class NumberCodec(Codec):
     """Tokens of made-up tasks, written as numbers."""
+
+    of_words = True
 
     def __init__(self, vocab: int):
         self._vocab = vocab
@@ -291,7 +304,7 @@ def codec_of(task: Task, folder: Path) -> Codec:
         case Instruction():
             known = task.text == "built-in"
             words = task.tongue().words if known else _vocabulary(task, folder)
-            return WordCodec(words, unknown=words[0])
+            return WordCodec(words, unknown=words[0], cut=words_of)
         case _:
             return NumberCodec(task.vocab)
 

@@ -148,6 +148,7 @@ def cut(
         device: auto, cpu, cuda ...
     """
     looked = look(run, source, length, device)
+    _require_losses(looked.recording)
     subject, found = looked.subject, cut_span(looked, limit)
     worst = suffering(found, most)
     written = plots.save_plot(plots.plot_cut(found, worst, subject.name), out / "cut")
@@ -177,8 +178,9 @@ def stream(
         out: folder for plots, CSV and recording.
         device: auto, cpu, cuda ...
     """
-    folder = out / "recording"
+    folder = out / "stream-recording"
     subject, recording = record_source(run, source, blocks, folder, device)
+    _require_losses(recording)
     found = along(recording)
     written = plots.save_plot(plots.plot_along(found, subject.name), out / "stream")
     numbers = range(recording.about.layers)
@@ -359,6 +361,14 @@ def _verdict(version: Counterfactual) -> str:
         f"{version.replacement}: mean span {before.mean():.1f} before, {after.mean():.1f} after "
         f"(steps, {len(version.passages)} places, mean of layers)."
     )
+
+
+def _require_losses(recording: Recording) -> None:
+    if np.isnan(recording.loss).all():
+        raise ValueError(
+            "Nothing of this is scored: a text does not say what a model should have answered. "
+            "Leave out --text to read its own data, or read more of them."
+        )
 
 
 def _say(written: list[Path]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from expire_span.analysis.codec import Places
+from expire_span.analysis.codec import Codec, Places
 from expire_span.analysis.recording import Recording, record_tokens
 from expire_span.analysis.subject import Subject
 
@@ -92,14 +92,17 @@ def counterfactual(
         raise ValueError(f"{replacement.old!r} is not in the text: nothing can be replaced.")
     changed = text.replace(replacement.old, replacement.new)
     if before is None:
-        before = record_tokens(subject.model, codec.encode(text), name=subject.name)
-    after = record_tokens(subject.model, codec.encode(changed), name=subject.name)
-    places = [Places(codec.pieces(r.tokens[0].tolist())) for r in (before, after)]
-    old, new = len(replacement.old), len(replacement.new)
-    begins = [(begin, begin + n * (new - old)) for n, begin in enumerate(found)]
-    passages = [
-        _passage(places, [range(one, one + old), range(two, two + new)]) for one, two in begins
-    ]
+        before = _record(subject, text)
+    after = _record(subject, changed)
+    if codec.of_words:
+        passages = _passages_of_words(codec, text, found, replacement)
+    else:
+        places = [Places(codec.pieces(r.tokens[0].tolist())) for r in (before, after)]
+        old, new = len(replacement.old), len(replacement.new)
+        begins = [(begin, begin + n * (new - old)) for n, begin in enumerate(found)]
+        passages = [
+            _passage(places, [range(one, one + old), range(two, two + new)]) for one, two in begins
+        ]
     made = Counterfactual(replacement, before, after, tuple(passages))
     one, two = made.same()
     if len(one) != len(two) or (before.tokens[0, one] != after.tokens[0, two]).any():
@@ -108,6 +111,31 @@ def counterfactual(
             "words."
         )
     return made
+
+
+def _record(subject: Subject, text: str) -> Recording:
+    tokens = subject.codec.encode(text)
+    return record_tokens(subject.model, tokens, name=subject.name, ahead=subject.ahead)
+
+
+def _passages_of_words(
+    codec: Codec, text: str, found: Sequence[int], replacement: Replacement
+) -> list[Passage]:
+    """The words that are replaced, and as many in their place as the new passage has.
+
+    A word that the model does not know is shown by another, so that characters cannot be counted.
+    """
+    places = Places(codec.pieces(codec.encode(text).tolist()))
+    passages, moved = list[Passage](), 0
+    for begin in found:
+        end = begin + len(replacement.old)
+        words = places.tokens(begin, end)
+        whole = places.characters(words)
+        written = text[whole.start : begin] + replacement.new + text[end : whole.stop]
+        first, count = words.start + moved, len(codec.encode(written))
+        passages.append(Passage(words, range(first, first + count)))
+        moved += count - len(words)
+    return passages
 
 
 def _passage(places: Sequence[Places], written: Sequence[range]) -> Passage:

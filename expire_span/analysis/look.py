@@ -19,6 +19,7 @@ from expire_span.analysis.recording import MOMENTS_FILE, Recording, record_task,
 from expire_span.analysis.subject import Reader, Subject, open_reader
 from expire_span.checks import require_at_least
 from expire_span.tasks import Split
+from expire_span.training.release import check_spelling
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ def record_text(
         subject.codec.encode(text),
         name=subject.name,
         limit=limit,
+        ahead=subject.ahead,
         folder=folder,
         progress=True,
     )
@@ -159,6 +161,7 @@ def record_split(
     """Read a model's own data."""
     experiment = reader.experiment
     try:
+        check_spelling(reader.folder, experiment.task)
         return record_task(
             reader.model,
             experiment.task,

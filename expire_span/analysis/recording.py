@@ -142,9 +142,10 @@ class Recorder:
         about = replace(_about(model, name), limit=limit, ahead=ahead)
         shapes = _shapes(about, rows, steps, calls)
         if folder is not None:
-            _refuse_other_files(folder)
+            _refuse_other_files(folder, name)
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / ABOUT_FILE).unlink(missing_ok=True)  # until `finish`, there is none
+            for file in (ABOUT_FILE, MOMENTS_FILE):  # until `finish`, there is none
+                (folder / file).unlink(missing_ok=True)
         arrays = {name: _array(folder, name, *shapes[name]) for name in ARRAYS}
         self.recording = Recording(about, **arrays)
         self.clock, self._calls = 0, 0
@@ -280,18 +281,21 @@ def record_tokens(
     *,
     name: str = "",
     limit: int | None = None,
+    ahead: int = 1,
     folder: Path | None = None,
     progress: bool = False,
 ) -> Recording:
     """Read one text, given as its tokens."""
     if len(tokens) == 0:
         raise ValueError("There is nothing to read: give a text that is not empty.")
-    batches = text_batches(tokens, model.config.block)
+    batches = text_batches(tokens, model.config.block, ahead)
     total = -(-len(tokens) // model.config.block)
     bar = tqdm(
         batches, desc="reading", unit="block", total=total, disable=not progress, leave=False
     )
-    return record(model, bar, name=name, rows=1, steps=len(tokens), limit=limit, folder=folder)
+    return record(
+        model, bar, name=name, rows=1, steps=len(tokens), limit=limit, ahead=ahead, folder=folder
+    )
 
 
 def record_task(
@@ -342,13 +346,18 @@ def record_task(
     )
 
 
-def text_batches(tokens: Sequence[int] | NDArray[np.integer], block: int) -> Iterator[Batch]:
-    """A text as one row; its last token is read but predicts nothing, for nothing follows it."""
+def text_batches(
+    tokens: Sequence[int] | NDArray[np.integer], block: int, ahead: int = 1
+) -> Iterator[Batch]:
+    """A text as one row; its last token is read but predicts nothing, for nothing follows it.
+
+    Where `ahead` is 0, steps answer instead of predicting; what is right is not in the text.
+    """
     text = torch.as_tensor(np.asarray(tokens), dtype=torch.int64)
     for begin in range(0, len(text), block):
         inputs = text[begin : begin + block]
         targets = text[begin + 1 : begin + block + 1]
-        scored = torch.arange(len(inputs)) < len(targets)
+        scored = torch.arange(len(inputs)) < ahead * len(targets)
         targets = torch.nn.functional.pad(targets, (0, len(inputs) - len(targets)))
         yield Batch(inputs[None], targets[None], scored[None])
 
@@ -411,14 +420,20 @@ def _shapes(about: About, rows: int, steps: int, calls: int) -> dict[str, Any]:
     }
 
 
-def _refuse_other_files(folder: Path) -> None:
-    """A recording may take the place of another, but of nothing else."""
+def _refuse_other_files(folder: Path, name: str) -> None:
+    """A recording may take the place of another of the same run, but of nothing else."""
     own = {ABOUT_FILE, MOMENTS_FILE, *(f"{name}.npy" for name in ARRAYS)}
     others = sorted({path.name for path in folder.glob("*")} - own)
     if others:
         raise ValueError(
             f"{folder} holds other files, such as {others[0]}: choose another folder with --out."
         )
+    if (folder / ABOUT_FILE).exists():
+        kept = json.loads((folder / ABOUT_FILE).read_text())["name"]
+        if kept != name:
+            raise ValueError(
+                f"{folder} holds a recording of {kept}: choose another folder with --out."
+            )
 
 
 def _array(

@@ -63,7 +63,8 @@ def plot_texts(
         axes = figure.add_axes((0, top / height, 1, lines[n] * LINE / height))
         _draw_text(axes, texts[n][: cuts[n]], values[n], grids[n], scale)
         for passage in frames[n] if frames else ():
-            _frame(axes, [grids[n][k] for k in passage if k < cuts[n]])
+            framed = [k for k in passage if k < cuts[n]]
+            _frame(axes, [grids[n][k] for k in framed], [len(texts[n][k]) for k in framed])
         axes.set_title(title, loc="left", fontsize=9)
     return figure
 
@@ -133,10 +134,11 @@ def _outline(character: str) -> Outline:
     return TextPath((0, 0), character if known else "□", size=1, prop=MONOSPACE)
 
 
-def _frame(axes: Axes, places: Sequence[tuple[int, int]]) -> None:
+def _frame(axes: Axes, places: Sequence[tuple[int, int]], lengths: Sequence[int]) -> None:
+    """A box around tokens, in each line that has some, given where they begin and how long."""
     for line in {line for line, _ in places}:
-        columns = [column for row, column in places if row == line]
-        low, high = min(columns), max(columns) + 1
+        mine = [(c, c + n) for (row, c), n in zip(places, lengths, strict=True) if row == line]
+        low, high = min(begin for begin, _ in mine), max(end for _, end in mine)
         axes.add_patch(Rectangle((low, line), high - low, 1, fill=False, ec="black", lw=1.2))
 
 

@@ -18,12 +18,23 @@ class Subject:
     model: Transformer
     codec: Codec
 
+    @property
+    def ahead(self) -> int:
+        """Which token a step's prediction is of: the next one, unless its task says otherwise."""
+        return 1
+
 
 @dataclass(frozen=True)
 class Reader(Subject):
     """A model that reads text or the data of a task, and what it was trained on."""
 
     experiment: Experiment
+    folder: Path
+
+    @property
+    def ahead(self) -> int:
+        """As its task has it."""
+        return self.experiment.task.ahead
 
 
 def open_reader(folder: Path, device: str = "cpu", data: str | None = None) -> Reader:
@@ -36,4 +47,5 @@ def open_reader(folder: Path, device: str = "cpu", data: str | None = None) -> R
     experiment, model, _ = load_run(folder, device)
     if data is not None:
         experiment = replace(experiment, task=experiment.task.with_data(data))
-    return Reader(folder.resolve().name, model, codec_of(experiment.task, folder), experiment)
+    codec = codec_of(experiment.task, folder)
+    return Reader(folder.resolve().name, model, codec, experiment, folder)

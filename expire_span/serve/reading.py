@@ -30,14 +30,23 @@ class Wish:
 def read(subject: Subject, text: str, seconds: float) -> dict[str, Any]:
     """What is remembered of a text, as the page wants it."""
     tokens = _tokens(subject, text)
-    batches = within(seconds, text_batches(tokens, subject.model.config.block))
-    recording = record(subject.model, batches, name=subject.name, rows=1, steps=len(tokens))
+    batches = text_batches(tokens, subject.model.config.block, subject.ahead)
+    recording = record(
+        subject.model,
+        within(seconds, batches),
+        name=subject.name,
+        rows=1,
+        steps=len(tokens),
+        ahead=subject.ahead,
+    )
     return view_data(recording, subject.codec.pieces(tokens.tolist()), subject.codec)
 
 
 def write_on(subject: Subject, text: str, wish: Wish) -> Iterator[dict[str, Any]]:
     """The text as it is read, then token by token a continuation and what each makes forgotten."""
     model, codec = subject.model, subject.codec
+    if subject.ahead == 0:
+        raise ValueError("This model answers what it reads, and cannot go on writing: read only.")
     tokens = _tokens(subject, text)
     block = model.config.block
     recorder = Recorder(

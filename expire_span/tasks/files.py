@@ -144,7 +144,13 @@ def made_once(
 
 
 def _make(finished: Path, make: Callable[[Path], None]) -> None:
-    """Fill a folder under another name, then give it its own; a damaged one makes way."""
+    """Fill a folder under another name, then give it its own; a damaged one makes way.
+
+    What a process that was killed has left is removed: nobody else is at it, unless the file system
+    has no locks; then another process finds its own gone, and says so.
+    """
+    for left in finished.parent.glob(f".{finished.name}-*"):
+        shutil.rmtree(left, ignore_errors=True)
     unfinished = finished.with_name(f".{finished.name}-{os.getpid()}")
     unfinished.mkdir()
     try:

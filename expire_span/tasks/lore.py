@@ -21,6 +21,7 @@ SOURCE = Source(
     "get characters.json, rooms.json, objects.json and light_utterances.tsv of ParlAI's LIGHT",
 )
 FILES = ("characters.json", "rooms.json", "objects.json", "light_utterances.tsv")
+ALL_NAMES = 1541
 FEWEST_NAMES = 16  # so that somebody is always left whom nothing waits for
 WORD = re.compile(r"[\w']+|[^\w\s]")
 UNKNOWN = "<unk>"

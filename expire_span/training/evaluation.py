@@ -8,14 +8,15 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import nn
 from tqdm import tqdm
 
+from expire_span.locks import claim
 from expire_span.model.transformer import Transformer
 from expire_span.tasks import Split, Stream, Task
 from expire_span.training import checkpoint as checkpoints
@@ -100,7 +101,7 @@ class Evaluation:
         split: Split,
         *,
         batch: int | None = None,
-        blocks: int | None = None,
+        blocks: int | Literal["all"] | None = None,
         limit: int | None = None,
         ranks: Ranks = ALONE,
         sources: SourceFiles | None = None,
@@ -110,12 +111,13 @@ class Evaluation:
         If `sources` are not, the files of its task are read once, and watched.
         """
         settings, task = experiment.evaluation, experiment.task
+        wanted = settings.blocks if blocks is None else blocks
         return cls(
             model,
             task,
             split,
             batch=settings.batch if batch is None else batch,
-            blocks=settings.blocks if blocks is None else blocks,
+            blocks=None if wanted == "all" else wanted,
             seed=experiment.seed,
             precision=experiment.precision,
             limit=limit,
@@ -153,9 +155,13 @@ class Evaluation:
         }
 
     def result(self) -> dict[str, float]:
-        """The task's metrics and the memory used, of all ranks."""
+        """The task's metrics and the memory used, of all ranks, and how much was read."""
         scored = self._score.result(self.ranks.add_up_values)
-        return scored | memory_metrics(self._means.take(self.ranks))
+        return scored | memory_metrics(self._means.take(self.ranks)) | self.extent()
+
+    def extent(self) -> dict[str, float]:
+        """Rows, and blocks of each, that it reads."""
+        return {"rows": self._batch, "blocks": self.total}
 
     def run(
         self,
@@ -230,6 +236,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+@contextmanager
+def bookmark_in(folder: Path, ranks: Ranks = ALONE) -> Iterator["Bookmark | None"]:
+    """The bookmark of evaluations that is kept in a folder, None while another process has it."""
+    lock, mine = folder.with_name(f".{folder.name}.lock"), True
+    with ExitStack() as held:
+        if ranks.first:
+            with suppress(OSError):  # where nothing can be written, nothing can be taken away
+                mine = held.enter_context(claim(lock, wait=False))
+                if mine:
+                    held.callback(lock.unlink, missing_ok=True)
+        yield Bookmark(folder, ranks) if ranks.gather(mine)[0] else None
 
 
 class Bookmark:

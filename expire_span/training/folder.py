@@ -3,6 +3,7 @@
 experiment.json        every setting
 metrics.jsonl          metrics, one line each; TensorBoard's files lie beside it
 checkpoints/           the newest two
+vocabulary.json, or tokenizer.json: what tokens stand for, if only the data say it
 evaluation/            where an evaluation stands that has been stopped
 evaluation-SPLIT/      the same for one after training
 result.json            how a run was judged in the end, if it was

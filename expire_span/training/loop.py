@@ -7,12 +7,14 @@ from typing import Any, NoReturn, Self
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from expire_span.training.disk import writing
 from expire_span.training.distributed import ALONE, Ranks
 from expire_span.training.evaluation import Bookmark, Evaluation
 from expire_span.training.experiment import Experiment
 from expire_span.training.folder import (
     CHECKPOINTS,
     EVALUATION,
+    RESULT_FILE,
     at_work_in,
     begin_log,
     open_run,
@@ -21,6 +23,7 @@ from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.log import VALID, MetricLog, Metrics
 from expire_span.training.metrics import Pace, summary
+from expire_span.training.release import keep_spelling
 from expire_span.training.saver import Saver
 from expire_span.training.spans import SpanWatch
 from expire_span.training.trainer import Trainer
@@ -104,8 +107,13 @@ class Run:
         """Make the folder a run's, with a log that goes on from here; one rank does it for all."""
         if not self.ranks.first:
             return None
-        tracker = self.experiment.tracker
-        return begin_log(self.experiment, self.folder, self.trainer.step, tracker)
+        tracker, step = self.experiment.tracker, self.trainer.step
+        log = begin_log(self.experiment, self.folder, step, tracker)
+        with writing("What tokens stand for"):
+            keep_spelling(self.folder, self.experiment.task)
+        if step < self.experiment.steps:  # how it was judged before is true no longer
+            (self.folder / RESULT_FILE).unlink(missing_ok=True)
+        return log
 
     def to_the_end(self) -> dict[str, float]:
         """All remaining updates; returns the last evaluation."""
@@ -171,12 +179,19 @@ class Run:
     def _evaluate(self) -> dict[str, float]:
         """The evaluation after this step; not again, if it had been made before a stop."""
         step = self.trainer.step
+        evaluation = Evaluation.of(
+            self.experiment,
+            self.trainer.model,
+            "valid",
+            ranks=self.ranks,
+            sources=self.trainer.sources,
+        )
         found = None if self.log is None else self.log.find(step, VALID)
         found = self.ranks.gather(found)[0]
-        if found is not None:
+        if found is not None and evaluation.extent().items() <= found.items():
             return found
         bookmark = Bookmark(self.folder / EVALUATION, self.ranks)
-        result = self._evaluate_now(bookmark)
+        result = self._run(evaluation, bookmark)
         self._log({f"{VALID}{name}": value for name, value in result.items()})
         if self.log is not None:
             self.log.flush()
@@ -184,11 +199,7 @@ class Run:
         self.pace.restart(step)
         return result
 
-    def _evaluate_now(self, bookmark: Bookmark) -> dict[str, float]:
-        trainer = self.trainer
-        evaluation = Evaluation.of(
-            self.experiment, trainer.model, "valid", ranks=self.ranks, sources=trainer.sources
-        )
+    def _run(self, evaluation: Evaluation, bookmark: Bookmark) -> dict[str, float]:
         bookmark.find(evaluation)
         try:
             return evaluation.run(self.progress, bookmark, self.interruption)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from expire_span.tasks import Task
 from expire_span.tasks.files import TOKENIZER_FILE, VOCABULARY_FILE
 from expire_span.training import checkpoint as checkpoints
-from expire_span.training.disk import flush, make_folder, write_text, writing
+from expire_span.training.disk import flush, make_folder, write_text, writing, written_whole
 from expire_span.training.records import load_experiment
 
 EXPERIMENT_FILE, CHECKPOINTS, WEIGHTS_FILE = "experiment.json", "checkpoints", "model.safetensors"
@@ -63,6 +63,11 @@ def release(run: Path, out: Path) -> None:
         raise ValueError(f"{run} is not a run: it has no {EXPERIMENT_FILE}.")
     weights, step = read_weights(run)
     spelling = read_spelling(run)
+    for name in spelling:
+        if (out / name).exists():
+            raise ValueError(
+                f"{out / name} would be overwritten: move it away, or choose another folder."
+            )
     with writing(f"The release in {out}"), _filling(out) as unfinished:
         _write_weights(weights, step, unfinished / WEIGHTS_FILE)
         write_text(unfinished / EXPERIMENT_FILE, (run / EXPERIMENT_FILE).read_text())
@@ -71,8 +76,25 @@ def release(run: Path, out: Path) -> None:
             flush(unfinished / name)
 
 
+def keep_spelling(folder: Path, task: Task) -> None:
+    """Keep in a run's folder what its tokens stand for, if only its data say it."""
+    for name, contents in task.spelling().items():
+        if not (folder / name).exists():
+            with written_whole(folder / name) as unfinished:
+                unfinished.write_bytes(contents)
+
+
+def check_spelling(folder: Path, task: Task) -> None:
+    """Refuse data whose tokens stand for something else than those that the model has learned."""
+    if read_spelling(folder, task) != task.spelling():
+        raise ValueError(
+            f"The model in {folder} was trained on other data than those at hand, in which tokens "
+            "stand for other words or characters: say with --data where its own lie."
+        )
+
+
 def read_spelling(folder: Path, task: Task | None = None) -> dict[str, bytes]:
-    """Files that say what the tokens of a model stand for: a release's own, else of its data.
+    """Files that say what the tokens of a model stand for: its folder's own, else of its data.
 
     Args:
         folder: a run or a release.

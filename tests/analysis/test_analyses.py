@@ -16,12 +16,12 @@ from expire_span import FixedSpan
 from expire_span.analysis import plots
 from expire_span.analysis.along import along, spikes
 from expire_span.analysis.classes import spans_by_class, spans_by_token, token_classes
-from expire_span.analysis.codec import TokenizerCodec
+from expire_span.analysis.codec import TokenizerCodec, WordCodec
 from expire_span.analysis.counterfactual import Replacement, counterfactual
 from expire_span.analysis.cut import cut_span, suffering
 from expire_span.analysis.look import Source, look, look_at_text
 from expire_span.analysis.recording import record_tokens
-from expire_span.analysis.shaded import COLUMNS, _grid, plot_texts
+from expire_span.analysis.shaded import COLUMNS, _frame, _grid, plot_texts
 from expire_span.analysis.sizes import find_runs, read_size, read_sizes
 from expire_span.analysis.tables import write_csv
 from expire_span.cli import main
@@ -86,6 +86,56 @@ def test_a_counterfactual_stands_beside_characters_of_several_tokens(tmp_path):
             assert "".join(after[n] for n in passage.after).strip() == new
         one, two = version.same()
         assert [found.pieces[n] for n in one] == [after[n] for n in two]
+
+
+@pytest.mark.parametrize("new", ["rose", "violet", "it", "a rose and", "", "rose rose"])
+def test_words_are_replaced_whether_the_model_knows_them_or_not(new):
+    codec = WordCodec(["<eos>", "<unk>", "a", "rose", "is", "red"], "<eos>", "<unk>")
+    subject = replace(reading_subject(), codec=codec)
+    text = "a lily is a rose\nis a lily red\nand lily \n"
+    found = counterfactual(subject, text.replace("lily", "red"), Replacement("red", new))
+    after = codec.encode(text.replace("lily", "red").replace("red", new))
+    assert found.after.tokens[0].tolist() == after.tolist()
+    assert len(found.passages) == 4
+    for passage in found.passages:
+        assert [found.before.tokens[0, n] for n in passage.before] == [5]
+        assert [found.after.tokens[0, n] for n in passage.after] == codec.encode(new).tolist()
+    one, two = found.same()
+    assert (found.before.tokens[0, one] == found.after.tokens[0, two]).all()
+
+
+def test_a_part_of_a_word_takes_its_word_along():
+    subject = replace(reading_subject(), codec=WordCodec(["<unk>", "a", "rose"], unknown="<unk>"))
+    found = counterfactual(subject, "a rose a rose", Replacement("ros", "x"))
+    assert [passage.before for passage in found.passages] == [range(1, 2), range(3, 4)]
+    assert found.after.tokens[0].tolist() == [1, 0, 1, 0]
+
+
+def test_what_answers_is_not_scored_by_the_text_that_follows():
+    """A model of recall is asked in the middle of its input; a text does not say what is right."""
+    subject = reading_subject()
+    answering = replace(subject, experiment=small_experiment(Recall(period=16)))
+    assert np.isnan(look_at_text(answering, TEXT).recording.loss).all()
+    scored = ~np.isnan(look_at_text(subject, TEXT).recording.loss[0])
+    assert scored.tolist() == [True] * (len(TEXT.encode()) - 1) + [False]
+
+
+@pytest.mark.parametrize("analysis", ["cut", "stream"])
+def test_losses_of_what_is_not_scored_are_refused(analysis, tmp_path, capsys):
+    train(small_experiment(Recall(period=16), steps=1), tmp_path / "run", progress=False)
+    (tmp_path / "numbers.txt").write_text("1 2 3 4 5 6 7 0 1 2")
+    command = ["analyse", analysis, str(tmp_path / "run"), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit):
+        main([*command, "--text", str(tmp_path / "numbers.txt"), "--device", "cpu"])
+    assert "a text does not say what a model should have answered" in capsys.readouterr().err
+
+
+def test_a_frame_goes_round_whole_tokens():
+    figure, axes = plt.subplots()
+    _frame(axes, [(0, 3), (0, 9), (1, 0)], [6, 5, 2])
+    boxes = sorted((box.get_y(), box.get_x(), box.get_width()) for box in axes.patches)
+    assert boxes == [(0, 3, 11), (1, 0, 2)]
+    plt.close(figure)
 
 
 def test_a_replacement_must_make_sense():

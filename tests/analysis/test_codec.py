@@ -59,6 +59,22 @@ def test_other_codecs_show_what_the_model_sees(name, text, seen):
     np.testing.assert_array_equal(codec.encode(seen), tokens)
 
 
+@pytest.mark.parametrize(
+    ("text", "ends"), [("a rose", 0), ("a rose\n", 1), ("a rose\r\n\na", 2), ("", 0), ("\n", 1)]
+)
+def test_only_a_line_that_has_ended_ends(text, ends):
+    """Or nothing could be written on in the middle of a line."""
+    assert CODECS["words"].encode(text).tolist().count(0) == ends
+
+
+def test_instructions_are_cut_into_words_as_in_training(tmp_path):
+    codec = codec_of(Instruction(), tmp_path)
+    tokens = codec.encode("The old cook asks: can you tell the young miller?")
+    assert 0 not in tokens  # the unknown word
+    seen = "the old cook asks : can you tell the young miller ? "
+    assert "".join(codec.pieces(tokens.tolist())) == seen
+
+
 def test_what_has_no_token_is_refused():
     with pytest.raises(ValueError, match="no token for"):
         ByteCodec(ENWIK8_BYTES).encode("a \x07 bell")

@@ -81,11 +81,14 @@ def place(request, tmp_path, monkeypatch):
     return Place(tmp_path, request.param)
 
 
-def test_a_release_reads_texts_without_its_data(place):
+def test_runs_and_releases_read_texts_without_their_data(place):
     text = ["--text", str(place.root / "text.txt")]
     before = place.inspect("run", *text)
     place.move_data()
+    assert place.inspect("run", *text) == before
     assert place.inspect("released", *text) == before
+    release(place.root / "run", place.root / "late")
+    assert place.inspect("late", *text) == before
     release(place.root / "released", place.root / "again")
     assert place.inspect("again", *text) == before
     (subject,) = open_all([place.root / "released"], "cpu").values()
@@ -108,9 +111,33 @@ def test_data_may_lie_elsewhere(place, capsys):
 
 
 @pytest.mark.parametrize("name", ["wikitext", "pg19", "light"])
-def test_a_run_whose_data_are_gone_says_what_helps(name, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("folder", ["run", "released"])
+def test_data_of_other_words_are_refused(name, folder, tmp_path, monkeypatch, capsys):
+    """A token would stand for another word than the one that the model has learned."""
     monkeypatch.setenv("EXPIRE_SPAN_CACHE", str(tmp_path / "cache"))
     place = Place(tmp_path, name)
+    place.move_data()
+    others = shutil.copytree(place.moved, tmp_path / "others")
+    for path in others.rglob("*.*"):
+        path.write_text(path.read_text().replace("is red", "xylophone"))
+    run = str(place.root / folder)
+    for command in (
+        ["evaluate", run, "--blocks", "2"],
+        ["inspect", run, "--split", "valid", "--length", "40", "--out", str(tmp_path / "r.html")],
+    ):
+        main([*command, "--device", "cpu", "--data", str(place.moved)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            main([*command, "--device", "cpu", "--data", str(others)])
+        assert "was trained on other data than those at hand" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["wikitext", "pg19", "light"])
+def test_an_older_run_whose_data_are_gone_says_what_helps(name, tmp_path, monkeypatch, capsys):
+    """Older versions did not keep in a run what its tokens stand for."""
+    monkeypatch.setenv("EXPIRE_SPAN_CACHE", str(tmp_path / "cache"))
+    place = Place(tmp_path, name)
+    (place.root / "run" / "vocabulary.json").unlink()
     text = ["--text", str(place.root / "text.txt")]
     before = place.inspect("run", *text)
     place.move_data()

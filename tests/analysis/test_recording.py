@@ -11,6 +11,7 @@ import torch
 
 from expire_span import ExpireSpan, Transformer
 from expire_span.analysis.recording import (
+    MOMENTS_FILE,
     NOT_YET,
     Recording,
     live_along,
@@ -155,6 +156,17 @@ def test_what_is_no_whole_recording_is_refused(tmp_path: Path):
         record(model, broken(), name="some", rows=1, steps=STEPS, folder=tmp_path)
     with pytest.raises(ValueError, match="holds no whole recording"):
         Recording.open(tmp_path)
+
+
+def test_a_recording_takes_the_place_of_none_of_another_run(tmp_path: Path):
+    model, tokens = make_model(CASES["expire"]), random_tokens(1, STEPS)[0].numpy()
+    record_tokens(model, tokens, name="one", folder=tmp_path)
+    (tmp_path / MOMENTS_FILE).write_text("what its tokens mean")
+    with pytest.raises(ValueError, match="holds a recording of one: choose another folder"):
+        record_tokens(model, tokens, name="two", folder=tmp_path)
+    assert Recording.open(tmp_path).about.name == "one"
+    record_tokens(model, tokens, name="one", folder=tmp_path)
+    assert not (tmp_path / MOMENTS_FILE).exists()
 
 
 def test_calls_of_any_length_record_the_same_spans():

@@ -5,6 +5,7 @@ import json
 import resource
 import socket
 import sys
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -16,7 +17,9 @@ from expire_span.analysis.recording import record_tokens
 from expire_span.serve.command import Address
 from expire_span.serve.limits import Limits, TooLong, within
 from expire_span.serve.reading import Wish, read, write_on
+from expire_span.tasks import Recall
 from reading_models import reading_subject
+from small_runs import small_experiment
 
 SUBJECTS = {
     "one": reading_subject(name="one"),
@@ -86,6 +89,14 @@ def test_the_stream_of_a_continuation_arrives_line_by_line(client):
     assert [sorted(line) for line in lines[1:]] == [
         ["deleted", "live", "loss", "piece", "pooled", "spans"]
     ] * 5
+
+
+def test_a_model_that_answers_writes_nothing():
+    answering = replace(SUBJECTS["one"], experiment=small_experiment(Recall(period=16)))
+    shown = read(answering, TEXT, seconds=20)
+    assert len(shown["pieces"]) == len(TEXT.encode())
+    with pytest.raises(ValueError, match="cannot go on writing"):
+        next(write_on(answering, TEXT, Wish(3)))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import hashlib
 import json
 import lzma
 import os
+import shutil
 import tarfile
 import zipfile
 from collections import Counter
@@ -455,6 +456,19 @@ def test_nothing_is_left_of_what_was_made_only_in_part(tmp_path: Path, own_cache
     assert {path.suffix for path in own_cache.iterdir()} == {".lock"}
     folder = made_once("thing", [path], lambda folder: (folder / "part").write_text("whole"))  # type: ignore[arg-type,return-value]
     assert (folder / "part").read_text() == "whole"
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path, own_cache: Path) -> None:
+    path = tmp_path / "some"
+    path.write_text("x")
+    made = made_once("thing", [path], lambda folder: (folder / "part").touch())
+    shutil.rmtree(made)
+    for number in (os.getpid(), 7):  # in a container every process may have the same
+        left = own_cache / f".{made.name}-{number}"
+        left.mkdir()
+        (left / "part").write_text("half")
+    assert made_once("thing", [path], lambda folder: (folder / "part").touch()) == made
+    assert {one.name for one in own_cache.iterdir()} == {made.name, f".{made.name}.lock"}
 
 
 def test_what_several_ask_for_at_once_is_made_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from agent.small_agents import tiny_experiment
 from expire_span.agent.run import load_agent, train_agent
 from expire_span.cli import main
-from expire_span.tasks import Recall, Text
+from expire_span.tasks import PG19, Recall, Text
 from expire_span.training.folder import load_run
 from expire_span.training.loop import train
 from expire_span.training.release import WEIGHTS_FILE, release
@@ -83,6 +83,22 @@ def test_a_release_overwrites_no_run(folders, tmp_path, left):
     shutil.move(other / left, half / left)
     with pytest.raises(ValueError, match=r"holds a run, .*: choose another folder"):
         release(run, half)
+
+
+def test_a_release_overwrites_no_file_of_the_users(tmp_path, monkeypatch):
+    monkeypatch.setenv("EXPIRE_SPAN_CACHE", str(tmp_path / "cache"))
+    books = tmp_path / "books"
+    for split in ("train", "valid", "test"):
+        (books / split).mkdir(parents=True)
+        (books / split / "1.txt").write_text("a rose is a rose\n" * 20)
+    train(small_experiment(PG19(str(books), 30), steps=1), tmp_path / "run", progress=False)
+    mine = tmp_path / "mine" / "vocabulary.json"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    with pytest.raises(ValueError, match=r"vocabulary\.json would be overwritten: move it away"):
+        release(tmp_path / "run", mine.parent)
+    assert mine.read_text() == "mine"
+    assert len(list(mine.parent.iterdir())) == 1
 
 
 def test_a_release_that_fails_leaves_nothing_and_can_be_made_again(folders, tmp_path, monkeypatch):
