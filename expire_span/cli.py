@@ -114,7 +114,7 @@ def evaluate(
             experiment, model, split, batch=batch, blocks=blocks, limit=limit, ranks=ranks
         )
         with bookmark_in(run / f"{EVALUATION}-{split}", ranks) as bookmark:
-            _open(bookmark, evaluation, resume or restarted())
+            _go_on_or_forget(bookmark, evaluation, resume or restarted())
             try:
                 result = evaluation.run(ranks.first, bookmark, interruption)
             except Stopped as stop:
@@ -127,7 +127,7 @@ def evaluate(
                 bookmark.remove()
 
 
-def _open(bookmark: Bookmark | None, evaluation: Evaluation, resume: bool) -> None:
+def _go_on_or_forget(bookmark: Bookmark | None, evaluation: Evaluation, resume: bool) -> None:
     """Go on from where an evaluation was stopped, or forget it."""
     if bookmark is None and resume:
         raise ValueError("Another process is at that evaluation: wait for it.")
