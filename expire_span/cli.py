@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 import tyro
@@ -150,8 +150,7 @@ def _train_command(
 
     A run that is resumed starts from its own settings, so that they need not be repeated.
     """
-    named = _experiment(name, scale)
-    default = _resumed(name, named, options) or named
+    default = _resumed(name, scale, options) or _experiment(name, scale)
 
     def train(
         experiment: Annotated[Experiment, tyro.conf.arg(name="")] = default,
@@ -183,15 +182,18 @@ def _has_scales(name: str) -> bool:
     return "scale" in inspect.signature(EXPERIMENTS[name]).parameters
 
 
-def _resumed(name: str, named: Experiment, options: Sequence[str]) -> Experiment | None:
-    """The experiment of the run that these options resume, if there is one."""
+def _resumed(name: str, scale: Scale | None, options: Sequence[str]) -> Experiment | None:
+    """The experiment of the run that these options resume, if there is one, of whatever scale."""
     if "--resume" not in options and not restarted():
         return None
     folder = out_folder(options, name)
     if not (folder / EXPERIMENT_FILE).exists():
         return None
     saved = load_experiment(folder / EXPERIMENT_FILE)
-    return same_kind(saved, named, "task", folder)
+    scales = get_args(Scale) if scale is None and _has_scales(name) else (scale,)
+    named = [_experiment(name, one) for one in scales]
+    alike = (one for one in named if type(one.task) is type(saved.task))
+    return same_kind(saved, next(alike, named[0]), "task", folder)
 
 
 def train() -> None:

@@ -80,8 +80,9 @@ def test_an_experiment_in_another_scale_than_single(tmp_path, capsys):
     trained = json.loads(capsys.readouterr().out)
     smoke = EXPERIMENTS["enwik8"](scale="smoke")
     assert load_experiment(run / "experiment.json") == replace(smoke, steps=3)
-    main(["train", "enwik8", "smoke", "--out", str(run), "--resume"])
-    assert json.loads(capsys.readouterr().out) == trained
+    for again in (["enwik8", "smoke"], ["enwik8"]):
+        main(["train", *again, "--out", str(run), "--resume"])
+        assert json.loads(capsys.readouterr().out) == trained
 
 
 @pytest.mark.filterwarnings("default")
