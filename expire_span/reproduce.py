@@ -177,7 +177,10 @@ def _made_result(line: Line, experiment: Experiment, folder: Path) -> Result:
             return _train_and_judge(experiment, folder)
     except TooLarge:
         if beside_others or _gpu_is_shared(experiment.device):
-            raise _no_room(line) from None
+            raise ValueError(
+                f"{line.label} ran out of memory beside other work on the same GPU: give the same "
+                "command again when there is room."
+            ) from None
         return {"failed": "out of memory"}
     except NotFinite as error:
         print(f"{line.label} has diverged. {error}", flush=True)
@@ -197,14 +200,10 @@ def _asking_for_room(line: Line) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError:
-        raise _no_room(line) from None
-
-
-def _no_room(line: Line) -> ValueError:
-    return ValueError(
-        f"{line.label} ran out of memory beside other work on the same GPU: give the same command "
-        "again when there is room."
-    )
+        raise ValueError(
+            f"{line.label} is trained, but the GPU has no memory left to judge it: give the same "
+            "command again when there is room."
+        ) from None
 
 
 def _found_result(line: Line, experiment: Experiment, folder: Path) -> Result | None:

@@ -153,7 +153,7 @@ def _portal_smoke(memory: AnyMemory | None) -> AgentExperiment:
 
 
 def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
-    """780M steps, of which the task takes a third; a walker returns 709 with memory.
+    """780M steps; a walker returns 709 with memory. Not yet run with these settings.
 
     Blocks are as long as a loop through all rooms, and memory reaches a little further: in a
     smaller world little was learned in shorter blocks. A shorter ramp than the paper's, since every
