@@ -2,6 +2,7 @@
 
     python benchmarks/real_text.py --data enwik8 --minutes 2
     python benchmarks/real_text.py --data enwik8 --recipe own
+    python benchmarks/real_text.py --data enwik8 --profile           where the time goes, by kernel
 
 `train_step.py` times steps whose memory stays as it is. Here the same model learns enwik8 from the
 beginning (`enwik8_speedrun`: 12 layers, L 16k, B 64, K 512, no dropout), its spans change, and with
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a checkout,
 from expire_span.experiments.enwik8 import enwik8_own_speedrun, enwik8_speedrun
 from expire_span.tasks import Enwik8
 from expire_span.training.trainer import Trainer
-from train_step import replay_agrees, room
+from train_step import profile, replay_agrees, room
 
 EVERY = 50
 RECIPES = {"same": enwik8_speedrun, "own": enwik8_own_speedrun}
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, help="enwik8, in any form")
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--recipe", choices=RECIPES, default="same")
+    parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     experiment = RECIPES[args.recipe]("single")
     trainer = Trainer(replace(experiment, task=Enwik8(str(args.data))))
@@ -74,6 +76,8 @@ def main() -> int:
         "lines": lines,
     }
     print(json.dumps(result))
+    if args.profile:
+        print(profile(trainer.update))
     return 0
 
 
