@@ -15,6 +15,7 @@ from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from expire_span.analysis.pictures import COLOURS, MARKERS, memory_axis
 
+FAMILIES = ("Expire-Span", "Transformer-XL", "Adaptive-Span", "Compressive")  # alike everywhere
 SMOOTH = 4  # blocks to average over in a curve
 TICKS = (1, 1.1, 1.2, 1.3, 1.5, 2, 3, 4, 5, 7)  # of each decade
 
@@ -62,9 +63,11 @@ def draw_beside(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
 
 def draw_memory(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
     """Every run as a point: how much it remembers, and how well it does; and a perfect reader."""
-    families = list(dict.fromkeys(outcome.family for outcome in outcomes))
+    families = dict.fromkeys((*FAMILIES, *(outcome.family for outcome in outcomes)))
     for number, family in enumerate(families):
         mine = [outcome for outcome in outcomes if outcome.family == family]
+        if not mine:
+            continue
         axes.plot(
             [memory for outcome in mine for memory in outcome.memory],
             [value for outcome in mine for value in outcome.performance],
