@@ -68,7 +68,7 @@ DESCRIPTION = """Transformers that learn what to forget.
 """
 
 NO_ROOM = (
-    "The GPU has no memory left: take fewer rows with --batch, or wait until others have left it."
+    "The GPU has no memory left: take fewer rows or runs at a time, or wait for others to end."
 )
 
 

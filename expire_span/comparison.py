@@ -44,18 +44,30 @@ def copy_small(name: str, table: Table, root: Path, records: Path) -> None:
     """Copy all but the weights of a table's runs to `records`, and show the table of all there.
 
     Other machines may leave theirs in the same folder: a run that is done there is not replaced by
-    one that is not.
+    one that is not, or that failed.
     """
     kept = records / root.name
     for folder in (one for line in table.lines for one in (root / line.name).glob("seed-*/")):
         copies = kept / folder.relative_to(root)
-        if (copies / RESULT_FILE).exists() and not (folder / RESULT_FILE).exists():
-            continue
-        for path in (folder / file for file in SMALL):
-            if path.exists():
-                with written_whole(copies / path.name) as copy:
-                    shutil.copyfile(path, copy)
+        if _how_far(copies) <= _how_far(folder):
+            _copy_files(folder, copies)
     compare(name, table, kept)
+
+
+def _how_far(folder: Path) -> int:
+    """2 for a run with a result, 1 for one that failed, 0 if it is not known yet."""
+    path = folder / RESULT_FILE
+    return 0 if not path.exists() else 1 if "failed" in read_result(path) else 2
+
+
+def _copy_files(folder: Path, copies: Path) -> None:
+    """A run's small files, and none but its own."""
+    for name in SMALL:
+        if (folder / name).exists():
+            with written_whole(copies / name) as copy:
+                shutil.copyfile(folder / name, copy)
+        else:
+            (copies / name).unlink(missing_ok=True)
 
 
 def found_results(line: Line, root: Path) -> list[Result]:
@@ -89,7 +101,8 @@ def render(table: Table, results: Mapping[str, Sequence[Result]]) -> str:
             _paper_cell(line, name) if theirs else _our_cell(runs, name, table.split)
             for name, theirs in columns
         ]
-        rows.append([line.label, *cells, str(len(runs))])
+        missing = f" of {line.seeds}" if 0 < len(runs) < line.seeds else ""
+        rows.append([line.label, *cells, f"{len(runs)}{missing}"])
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     lines = [" | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
     rule = "-|-".join("-" * width for width in widths)
@@ -137,12 +150,17 @@ def _course(lines: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[float
 
 
 def timed(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, Mapping[str, Any]]]:
-    """The lines that tell of updates, each with the seconds of all updates up to it."""
-    seconds, step = 0.0, 0
+    """The lines that tell of updates, each with the seconds of all updates up to it.
+
+    Updates just before a stop have not been timed: they count as those of the line before.
+    """
+    seconds, step, usual = 0.0, 0, None
     for line in lines:
         if "seconds_per_step" in line:
-            seconds += line["seconds_per_step"] * (line["step"] - step)
-            step = line["step"]
+            made, pace = line["step"] - step, line["seconds_per_step"]
+            known = min(line.get("timed_updates", made), made)
+            seconds += pace * known + (usual or pace) * (made - known)
+            step, usual = line["step"], pace
             yield seconds, line
 
 

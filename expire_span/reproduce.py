@@ -24,7 +24,7 @@ from expire_span.checks import require_at_least
 from expire_span.comparison import CURVE, Result, compare, copy_small, read_result, timed
 from expire_span.experiments import TABLES
 from expire_span.experiments.scale import Scale
-from expire_span.experiments.table import Line
+from expire_span.experiments.table import Line, Table
 from expire_span.locks import claim
 from expire_span.model.transformer import Transformer
 from expire_span.tasks import SPLITS, Task
@@ -104,6 +104,8 @@ def reproduce(
     if scale == "smoke" and data is not None:
         print("At smoke scale all data come along: --data is not looked at.")
         data = None
+    for folder in (root, *([] if records is None else [records / scale])):
+        _refuse_others(chosen, scale, folder, data)
     try:
         for line in wanted:
             for seed in range(line.seeds if seeds is None else seeds):
@@ -148,11 +150,9 @@ def run_line(
     that at this moment.
     """
     folder = folder_of(line, seed, root)
-    experiment = replace(line.experiment(scale), seed=seed)
+    experiment = _experiment_of(line, scale, seed, data)
     if device is not None:
         experiment = replace(experiment, device=device)
-    if data is not None and experiment.task.has_data():
-        experiment = replace(experiment, task=experiment.task.with_data(data))
     with claim(folder.with_suffix(".lock"), wait=False) as mine:
         if not mine:
             return None
@@ -167,6 +167,26 @@ def run_line(
             with _asking_for_room(line):
                 add_curve(experiment, folder)
         return result
+
+
+def _experiment_of(line: Line, scale: Scale, seed: int, data: str | None) -> Experiment:
+    experiment = replace(line.experiment(scale), seed=seed)
+    if data is not None and experiment.task.has_data():
+        experiment = replace(experiment, task=experiment.task.with_data(data))
+    return experiment
+
+
+def _refuse_others(table: Table, scale: Scale, root: Path, data: str | None) -> None:
+    """Refuse a folder with results that would stand in the table, but are of something else.
+
+    Before anything is trained, and whichever models were asked for: all that are there are shown.
+    """
+    for line in table.lines:
+        for path in sorted((root / line.name).glob(f"seed-*/{RESULT_FILE}")):
+            seed = int(path.parent.name.removeprefix("seed-"))
+            experiment = _experiment_of(line, scale, seed, data)
+            check_result(experiment, path.parent, FREE_IN_RESULTS)
+            _check_data(experiment.task, path.parent)
 
 
 def _made_result(line: Line, experiment: Experiment, folder: Path) -> Result:
@@ -214,13 +234,19 @@ def _found_result(line: Line, experiment: Experiment, folder: Path) -> Result | 
     result = read_result(path)
     if "failed" in result:
         print(f"{line.label} failed before ({result['failed']}): remove {folder} to try again.")
-    ours = _data_at_hand(experiment.task) if result.get("data") else None
-    if ours not in (None, result.get("data")):  # older results do not tell
+    _check_data(experiment.task, folder)
+    return result
+
+
+def _check_data(task: Task, folder: Path) -> None:
+    """Refuse a result on other data than those at hand."""
+    theirs = read_result(folder / RESULT_FILE).get("data")  # older results do not tell
+    ours = _data_at_hand(task) if theirs else None
+    if ours not in (None, theirs):
         raise ValueError(
             f"{folder} was run on other data than those at hand: name the same by --data, move it "
             "away, or choose another folder with --out."
         )
-    return result
 
 
 @cache  # data may have to be prepared first, and lines of a table share them

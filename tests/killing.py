@@ -218,7 +218,13 @@ def read_run(folder: Path, ranks: int) -> list[checkpoints.Checkpoint]:
 def metrics_of(folder: Path) -> list[dict[str, Any]]:
     """Every line of metrics without what depends on the clock and the machine."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    machine = ("seconds_per_step", "tokens_per_second", "peak_memory_gb", "replayed_share")
+    machine = (
+        "seconds_per_step",
+        "tokens_per_second",
+        "peak_memory_gb",
+        "timed_updates",
+        "replayed_share",
+    )
     return [{k: v for k, v in line.items() if k not in machine} for line in lines]
 
 

@@ -69,7 +69,7 @@ def test_a_figure_over_memory_sizes_with_some_of_its_models(tmp_path: Path, caps
     printed = capsys.readouterr().out
     (row,) = [line for line in printed.splitlines() if line.startswith("| Expire-Span 4k")]
     assert "±" in row
-    assert row.strip("| ").endswith("2")
+    assert row.strip("| ").endswith("| 2 of 5")
     (row,) = [line for line in printed.splitlines() if line.startswith("| Transformer-XL 64 ")]
     assert row.strip("| ").endswith("0")
     assert (tmp_path / "smoke" / "instruction-memory.png").exists()
@@ -342,6 +342,53 @@ def test_results_of_other_settings_are_refused(tmp_path: Path, capsys, monkeypat
     assert "was run with other settings; these differ: steps. Move it" in printed
 
 
+@pytest.mark.parametrize("where", ["out", "records"])
+def test_no_result_of_other_settings_is_shown_whatever_is_asked_for(
+    where: str, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    smoke("enwik8-speedrun", tmp_path / where, "--only", "same-recipe")
+    swap_in(monkeypatch, steps=5, save_every=3)
+    monkeypatch.setattr(module, "train", lambda *_, **__: 1 / 0)  # nor is anything trained first
+    records = ("--records", str(tmp_path / "records"))
+    with pytest.raises(SystemExit):
+        smoke("enwik8-speedrun", tmp_path / "out", "--only", "own-long", *records)
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "seed-0 was run with other settings; these differ: steps. Move it" in printed
+
+
+def test_a_record_of_a_run_is_not_replaced_by_one_that_failed(tmp_path: Path, monkeypatch) -> None:
+    records = tmp_path / "records"
+    one = ("--only", "same-recipe", "--records", str(records))
+    smoke("enwik8-speedrun", tmp_path / "first", *one)
+    files = {path: path.read_bytes() for path in records.rglob("seed-0/*")}
+
+    def diverge(*_: object, **__: object) -> dict[str, float]:
+        raise NotFinite("The loss is not finite.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "train", diverge)
+        smoke("enwik8-speedrun", tmp_path / "second", *one)
+        assert json.loads(next((tmp_path / "second").rglob(RESULT_FILE)).read_text())["failed"]
+        assert {path: path.read_bytes() for path in records.rglob("seed-0/*")} == files
+        smoke("enwik8-speedrun", tmp_path / "third", "--only", "same-recipe", "--records",
+              str(tmp_path / "failed"))  # fmt: skip
+    (tmp_path / "failed/smoke/enwik8-speedrun/same-recipe/seed-0/valid_loss.json").write_text("[]")
+    smoke("enwik8-speedrun", tmp_path / "first", "--only", "same-recipe", "--records",
+          str(tmp_path / "failed"))  # fmt: skip
+    copies = {path.name: path.read_bytes() for path in (tmp_path / "failed").rglob("seed-0/*")}
+    assert copies == {path.name: content for path, content in files.items()}  # and no other's
+
+
+def test_a_line_says_how_many_of_its_runs_are_there(tmp_path: Path) -> None:
+    table = TABLES["enwik8-span"]
+    seeds = {line.name: line.seeds for line in table.lines}
+    found = {name: [{"bpb": 1.0}] for name in seeds}
+    rows = render(table, found).splitlines()[5:]
+    ends = [row.split("|")[-2].strip() for row in rows if row.startswith("|")]
+    assert ends == ["1" if count == 1 else f"1 of {count}" for count in seeds.values()]
+    assert {"1", "1 of 2"} == set(ends)
+
+
 def swap_in(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
     """Let the first model of a table have other settings."""
     table = TABLES["enwik8-speedrun"]
@@ -516,6 +563,18 @@ def test_the_time_of_all_updates_counts_each_of_them_once(tmp_path: Path) -> Non
     ]
     path.write_text("\n".join(map(json.dumps, lines)) + "\n")
     assert module._pace(path) == {"milliseconds": 500, "seconds": 39.5, "peak_gb": 3.0}
+
+
+def test_a_slow_beginning_after_a_stop_counts_once(tmp_path: Path) -> None:
+    """Of updates 51 to 100 only the last four came after the stop, and the first of them waited."""
+    path = tmp_path / "metrics.jsonl"
+    lines = [
+        {"step": 50, "seconds_per_step": 0.5, "timed_updates": 50, "peak_memory_gb": 1.0},
+        {"step": 100, "seconds_per_step": 3.0, "timed_updates": 4, "peak_memory_gb": 1.0},
+        {"step": 150, "seconds_per_step": 0.5, "timed_updates": 50, "peak_memory_gb": 1.0},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    assert module._pace(path)["seconds"] == 25 + 46 * 0.5 + 4 * 3 + 25
 
 
 def test_a_name_that_no_model_has_lists_those_there_are(tmp_path: Path, capsys) -> None:

@@ -120,7 +120,7 @@ class Learner:
             lesson = read_again(self._model, block, memory, given, self._settings)
             lesson.objective.backward()
         norm = _clip(list(self._model.parameters()), self._largest)
-        self.optimizer.step()
+        _step(self.optimizer, norm)
         self.optimizer.zero_grad()
         self._model.clamp_parameters()
         return replace(lesson, parts={**lesson.parts, "gradient_norm": norm})
@@ -179,6 +179,16 @@ def _clip(parameters: list[torch.nn.Parameter], largest: float) -> Tensor:
         gradient.masked_fill_(~torch.isfinite(norm), 0)
     torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm.nan_to_num(0, 0))
     return norm
+
+
+def _step(optimizer: torch.optim.Optimizer, norm: Tensor) -> None:
+    """Update the weights, unless the norm of the gradients is not finite."""
+    sound = torch.isfinite(norm)
+    if norm.is_cuda:  # without waiting for it: Adam asks there, RMSProp moves nothing by zeros
+        optimizer.found_inf = (~sound).float()  # type: ignore[attr-defined]
+        optimizer.step()
+    elif sound:
+        optimizer.step()
 
 
 def _tensors(block: Block) -> dict[str, Tensor]:

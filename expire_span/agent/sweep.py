@@ -27,13 +27,8 @@ from expire_span.agent.run import (
     train_side_by_side,
 )
 from expire_span.checks import require_at_least, require_one_of
-from expire_span.model.memory import (
-    AdaptiveSpan,
-    AnyMemory,
-    Compressive,
-    ExpireSpan,
-    FixedSpan,
-)
+from expire_span.looks import LOOKS, NAMES
+from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
 from expire_span.training.disk import written_whole
 from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE, check_result
 from expire_span.training.guard import NotFinite
@@ -54,12 +49,6 @@ WINDOWS = {
 }
 SEEDS = (0, 1, 2)
 PRICES = (0.0, 0.2, 1.0, 5.0)  # multiples of the experiment's own penalty
-STYLES = {
-    FixedSpan: ("s", "#0072b2", "Transformer-XL, by its window"),
-    ExpireSpan: ("o", "#d55e00", "Expire-Span"),
-    AdaptiveSpan: ("^", "#009e73", "Adaptive-Span"),
-    Compressive: ("D", "#cc79a7", "Compressive"),
-}
 WALKED_STEPS = 400_000  # by which it is found what a walker is worth, or 256 episodes if longer
 
 
@@ -195,9 +184,10 @@ def draw_sweep(folder: Path, path: Path) -> None:
 
 def _draw_runs(axes: Axes, points: Sequence[Point]) -> None:
     """A point for each run, and where the ramp alone would be."""
-    for kind, (marker, colour, label) in STYLES.items():
-        mine = [point for point in points if isinstance(point.memory, kind)]
+    for kind, (marker, colour) in LOOKS.items():
+        mine = [point for point in points if NAMES[type(point.memory).__name__] == kind]
         live, reached = [one.live for one in mine], [one.performance for one in mine]
+        label = f"{kind}, by its window" if kind == "Transformer-XL" else kind
         if mine:
             axes.scatter(live, reached, marker=marker, color=colour, label=label, zorder=3)
     _name_windows(axes, points)

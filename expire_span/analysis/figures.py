@@ -13,9 +13,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from expire_span.analysis.pictures import COLOURS, MARKERS, memory_axis
+from expire_span.analysis.pictures import COLOURS, memory_axis
+from expire_span.looks import LOOKS, OTHER
 
-FAMILIES = ("Expire-Span", "Transformer-XL", "Adaptive-Span", "Compressive")  # alike everywhere
 SMOOTH = 4  # blocks to average over in a curve
 TICKS = (1, 1.1, 1.2, 1.3, 1.5, 2, 3, 4, 5, 7)  # of each decade
 
@@ -63,16 +63,14 @@ def draw_beside(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
 
 def draw_memory(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
     """Every run as a point: how much it remembers, and how well it does; and a perfect reader."""
-    families = dict.fromkeys((*FAMILIES, *(outcome.family for outcome in outcomes)))
-    for number, family in enumerate(families):
+    for family in dict.fromkeys(outcome.family for outcome in outcomes):
         mine = [outcome for outcome in outcomes if outcome.family == family]
-        if not mine:
-            continue
+        look = LOOKS.get(family, OTHER)
         axes.plot(
             [memory for outcome in mine for memory in outcome.memory],
             [value for outcome in mine for value in outcome.performance],
-            MARKERS[number % len(MARKERS)],
-            color=COLOURS[number % len(COLOURS)],
+            look.marker,
+            color=look.colour,
             label=family,
         )
     perfect = sorted({(o.reach, o.oracle) for o in outcomes if o.reach and o.oracle is not None})

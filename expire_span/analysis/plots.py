@@ -20,9 +20,10 @@ from expire_span.analysis.along import Along
 from expire_span.analysis.classes import ClassSpan
 from expire_span.analysis.counterfactual import Counterfactual
 from expire_span.analysis.cut import Cut, Suffering
-from expire_span.analysis.pictures import COLOURS, MARKERS, memory_axis
+from expire_span.analysis.pictures import COLOURS, memory_axis
 from expire_span.analysis.shaded import SHADES, ink
 from expire_span.analysis.sizes import Size
+from expire_span.looks import LOOKS, NAMES, OTHER
 
 MOST_KINDS = 30  # of tokens in one picture, those kept longest; a table has all
 DASHES = ("-", "--", ":", "-.")
@@ -140,13 +141,14 @@ def plot_sizes(found: Sequence[Size]) -> Figure:
     figure, axes = plt.subplots(figsize=(7, 4.4), layout="constrained")
     for n, policy in enumerate(dict.fromkeys(one.policy for one in found)):
         mine = sorted((one for one in found if one.policy == policy), key=lambda one: one.live)
+        look = LOOKS.get(NAMES.get(policy, policy), OTHER)
         axes.plot(
             [one.live for one in mine],
             [one.performance for one in mine],
-            marker=MARKERS[n % len(MARKERS)],
+            marker=look.marker,
             ls=DASHES[n % len(DASHES)],
             lw=0.8,
-            color=LINES[n % len(LINES)],
+            color=look.colour,
             label=policy,
         )
         for one in mine:

@@ -32,7 +32,8 @@ def collision(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single") -> E
     The paper does not say how long it trains on its 400M entries; at its scale we read as many
     once. `single` reads 197M with a smaller model, by Muon at a rate that falls along a cosine, in
     worlds of which many are smaller (`task.training_grids`; those that are judged are not), and
-    with spans that are longer at first and cost nothing until the task has begun to be learned.
+    with spans that are longer at first and cost nothing in the first 2,000 updates, then more and
+    more, all they are to from the 4,000th on.
     """
     task = Collision(training_grids="mixed" if scale == "single" else "whole")
     experiment = Experiment(
@@ -64,8 +65,8 @@ def collision_easy(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single")
     It gives no sizes for this version; ours are those of the full task.
 
     `single` changes what it changes there: a smaller model that reads fewer entries, by Muon at a
-    rate that falls along a cosine, with spans that are longer at first and cost nothing until the
-    task has begun to be learned. The worlds are whole in training as well.
+    rate that falls along a cosine, with spans that are longer at first and cost nothing in the
+    first 2,000 updates. The worlds are whole in training as well.
     """
     full = collision(memory, "paper")
     task = CollisionEasy()

@@ -39,8 +39,9 @@ class JsonLines:
     def __init__(self, folder: Path, step: int):
         self._path = folder / METRICS_FILE
         if self._path.exists():
-            lines = self._path.read_text().splitlines(keepends=True)
-            replace_text(self._path, "".join(line for line in lines if _step_of(line) <= step))
+            lines = self._path.read_text().splitlines()  # the last may be without its end
+            kept = [f"{line}\n" for line in lines if _step_of(line) <= step]
+            replace_text(self._path, "".join(kept))
 
     def write(self, step: int, metrics: Metrics) -> None:
         """Append a line."""

@@ -131,8 +131,12 @@ class Pace:
         self._step, self._time = step, time.perf_counter()
 
     def since_last(self, step: int) -> dict[str, float]:
-        """Seconds per step, tokens per second and peak memory; then count from here."""
-        seconds = (time.perf_counter() - self._time) / max(step - self._step, 1)
+        """Seconds per step, tokens per second and peak memory; then count from here.
+
+        A run that was stopped between two lines tells of the updates since it went on.
+        """
+        updates = step - self._step
+        seconds = (time.perf_counter() - self._time) / max(updates, 1)
         peak = peak_memory(self._device)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
@@ -141,6 +145,7 @@ class Pace:
             "seconds_per_step": seconds,
             "tokens_per_second": self._tokens / seconds,
             "peak_memory_gb": peak / 1e9,
+            "timed_updates": updates,
         }
 
 

@@ -169,7 +169,13 @@ def test_metrics_are_written_line_by_line(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [5, 10, 12, 12]
     wanted = {"loss", "accuracy", "penalty", "live", "held", "mean_span", "max_span"}
-    wanted |= {"live/layer_1", "tokens_per_second", "seconds_per_step", "gradient_norm"}
+    wanted |= {
+        "live/layer_1",
+        "tokens_per_second",
+        "seconds_per_step",
+        "gradient_norm",
+        "timed_updates",
+    }
     assert wanted <= lines[0].keys()
     assert "valid/accuracy" in lines[3]
     for line in lines[:3]:

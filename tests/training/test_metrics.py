@@ -5,6 +5,7 @@ import sys
 import types
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from expire_span import ExpireSpan
 from expire_span.model.transformer import MemoryStats
-from expire_span.training.log import MetricLog
+from expire_span.training.log import JsonLines, MetricLog
 from expire_span.training.loop import train
 from expire_span.training.metrics import (
     Means,
@@ -235,3 +236,22 @@ def test_lines_are_found_by_step_and_prefix(tmp_path):
         assert log.find(6, "valid/") is None
     with MetricLog(tmp_path, 4) as log:
         assert log.find(5, "valid/") is None
+
+
+def test_a_line_that_lost_its_end_is_kept_and_so_is_the_next(tmp_path: Path) -> None:
+    log = JsonLines(tmp_path, 0)
+    log.write(10, {"loss": 1.0})
+    log.write(10, {"valid/bpb": 2.0})
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text().removesuffix("\n"))  # by a power cut
+    log = JsonLines(tmp_path, 10)
+    log.write(20, {"loss": 0.5})
+    assert [line["step"] for line in log.lines()] == [10, 10, 20]
+
+
+def test_a_pace_says_of_how_many_updates_it_is() -> None:
+    pace = Pace(tokens=8, device=torch.device("cpu"), step=16)  # where a run was stopped
+    found = pace.since_last(20)
+    assert found["timed_updates"] == 4
+    assert pace.since_last(40)["timed_updates"] == 20
+    assert found["tokens_per_second"] == pytest.approx(8 / found["seconds_per_step"])

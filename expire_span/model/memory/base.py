@@ -192,7 +192,7 @@ class Keeper(nn.Module, ABC):
         return (None,) * len(sets)
 
     def penalty(self, sets: Sequence[StateSet], deadlines: Deadlines, window: Window) -> Tensor:
-        """Weighted price of this block's memories, a scalar."""
+        """Weighted price of this block's memories, a scalar; of some only the gradient is meant."""
         return window.origin.new_zeros((), dtype=torch.float32)
 
     def clamp_parameters(self) -> None:
