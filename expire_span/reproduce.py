@@ -245,7 +245,7 @@ def _check_data(task: Task, folder: Path) -> None:
     if ours not in (None, theirs):
         raise ValueError(
             f"{folder} was run on other data than those at hand: name the same by --data, move it "
-            "away, or choose another folder with --out."
+            "away, or choose another folder."
         )
 
 

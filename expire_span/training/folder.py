@@ -109,7 +109,7 @@ def check_result(
     if changed:
         raise ValueError(
             f"{folder} was run with other settings; these differ: {', '.join(changed)}. Move it "
-            "away, or choose another folder with --out."
+            "away, or choose another folder."
         )
 
 
