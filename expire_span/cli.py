@@ -68,7 +68,8 @@ DESCRIPTION = """Transformers that learn what to forget.
 """
 
 NO_ROOM = (
-    "The GPU has no memory left: take fewer rows or runs at a time, or wait for others to end."
+    "The GPU has no memory left: take fewer rows (of train: --batch) or runs at a time, or wait "
+    "until others have left it."
 )
 
 

@@ -71,7 +71,7 @@ def test_a_gpu_without_room_is_told_in_one_sentence(tmp_path, capsys, monkeypatc
     with pytest.raises(SystemExit) as stop:
         main(["train", "recall", "--out", str(tmp_path)])
     assert stop.value.code == 2
-    assert "take fewer rows with --batch" in capsys.readouterr().err
+    assert "take fewer rows (of train: --batch) or runs at a time" in capsys.readouterr().err
 
 
 def test_an_experiment_in_another_scale_than_single(tmp_path, capsys):
