@@ -47,7 +47,7 @@ def copy_small(name: str, table: Table, root: Path, records: Path) -> None:
     one that is not, or that failed.
     """
     kept = records / root.name
-    for folder in (one for line in table.lines for one in (root / line.name).glob("seed-*/")):
+    for folder in (one for line in table.lines for one in folders_of(line, root).values()):
         copies = kept / folder.relative_to(root)
         if _how_far(copies) <= _how_far(folder):
             _copy_files(folder, copies)
@@ -72,8 +72,14 @@ def _copy_files(folder: Path, copies: Path) -> None:
 
 def found_results(line: Line, root: Path) -> list[Result]:
     """Results of all seeds that have been run."""
-    paths = sorted((root / line.name).glob(f"seed-*/{RESULT_FILE}"))
-    return [read_result(path) for path in paths]
+    paths = [folder / RESULT_FILE for folder in folders_of(line, root).values()]
+    return [read_result(path) for path in paths if path.exists()]
+
+
+def folders_of(line: Line, root: Path) -> dict[int, Path]:
+    """The runs that are there, by their seeds; folders that were given other names do not count."""
+    found = {path.name.removeprefix("seed-"): path for path in (root / line.name).glob("seed-*/")}
+    return {int(seed): found[seed] for seed in sorted(found) if seed.isdecimal()}
 
 
 def read_result(path: Path) -> Any:

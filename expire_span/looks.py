@@ -4,23 +4,23 @@ from typing import NamedTuple
 
 
 class Look(NamedTuple):
-    """Of the points of one kind."""
+    """What a kind is called, and its points."""
 
+    name: str
     marker: str
     colour: str
 
 
+# By the names of the policies' classes, a line each.
 LOOKS = {
-    "Expire-Span": Look("o", "#d55e00"),
-    "Transformer-XL": Look("s", "#0072b2"),
-    "Adaptive-Span": Look("^", "#009e73"),
-    "Compressive": Look("D", "#cc79a7"),
+    "ExpireSpan": Look("Expire-Span", "o", "#d55e00"),
+    "FixedSpan": Look("Transformer-XL", "s", "#0072b2"),
+    "AdaptiveSpan": Look("Adaptive-Span", "^", "#009e73"),
+    "Compressive": Look("Compressive", "D", "#cc79a7"),
 }
-OTHER = Look("v", "#1b1f24")
-NAMES = {
-    "ExpireSpan": "Expire-Span",
-    "FixedSpan": "Transformer-XL",
-    "AdaptiveSpan": "Adaptive-Span",
-    "Compressive": "Compressive",
-}
-"""What policies are called there, by the names of their classes."""
+
+
+def look_of(kind: str) -> Look:
+    """Of a policy, by the name of its class or what it is called; of any other one for all."""
+    named = {look.name: look for look in LOOKS.values()}
+    return LOOKS.get(kind) or named.get(kind) or Look(kind, "v", "#1b1f24")

@@ -21,7 +21,15 @@ import tyro
 
 from expire_span.analysis.loss import loss_along
 from expire_span.checks import require_at_least
-from expire_span.comparison import CURVE, Result, compare, copy_small, read_result, timed
+from expire_span.comparison import (
+    CURVE,
+    Result,
+    compare,
+    copy_small,
+    folders_of,
+    read_result,
+    timed,
+)
 from expire_span.experiments import TABLES
 from expire_span.experiments.scale import Scale
 from expire_span.experiments.table import Line, Table
@@ -104,8 +112,9 @@ def reproduce(
     if scale == "smoke" and data is not None:
         print("At smoke scale all data come along: --data is not looked at.")
         data = None
-    for folder in (root, *([] if records is None else [records / scale])):
-        _refuse_others(chosen, scale, folder, data)
+    _refuse_others(chosen, scale, root, data)
+    if records is not None:
+        _refuse_others(chosen, scale, records / scale, data)
     try:
         for line in wanted:
             for seed in range(line.seeds if seeds is None else seeds):
@@ -182,11 +191,11 @@ def _refuse_others(table: Table, scale: Scale, root: Path, data: str | None) -> 
     Before anything is trained, and whichever models were asked for: all that are there are shown.
     """
     for line in table.lines:
-        for path in sorted((root / line.name).glob(f"seed-*/{RESULT_FILE}")):
-            seed = int(path.parent.name.removeprefix("seed-"))
-            experiment = _experiment_of(line, scale, seed, data)
-            check_result(experiment, path.parent, FREE_IN_RESULTS)
-            _check_data(experiment.task, path.parent)
+        for seed, folder in folders_of(line, root).items():
+            if (folder / RESULT_FILE).exists():
+                experiment = _experiment_of(line, scale, seed, data)
+                check_result(experiment, folder, FREE_IN_RESULTS)
+                _check_data(experiment.task, folder)
 
 
 def _made_result(line: Line, experiment: Experiment, folder: Path) -> Result:

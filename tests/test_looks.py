@@ -11,7 +11,7 @@ from expire_span.agent.sweep import Point, _draw_runs
 from expire_span.analysis.figures import Outcome, draw_memory
 from expire_span.analysis.plots import plot_sizes
 from expire_span.analysis.sizes import Size
-from expire_span.looks import LOOKS, NAMES
+from expire_span.looks import LOOKS
 from expire_span.model.memory import AdaptiveSpan, AnyMemory, Compressive, ExpireSpan, FixedSpan
 
 MEMORIES = (FixedSpan(8), Compressive(8, 2, 4), AdaptiveSpan(8, ramp=2), ExpireSpan(8, ramp=2))
@@ -28,16 +28,15 @@ def shown(axes: Axes) -> dict[str, str]:
 
 
 def test_every_kind_has_a_look_of_its_own() -> None:
-    assert NAMES.keys() == {kind.__name__ for kind in get_args(AnyMemory)}
-    assert set(NAMES.values()) == LOOKS.keys()
-    assert len({look.marker for look in LOOKS.values()}) == len(LOOKS)
-    assert len({look.colour for look in LOOKS.values()}) == len(LOOKS)
+    assert LOOKS.keys() == {kind.__name__ for kind in get_args(AnyMemory)}
+    for seen in zip(*LOOKS.values(), strict=True):  # names, markers, colours
+        assert len(set(seen)) == len(LOOKS)
 
 
 @pytest.mark.parametrize("memory", MEMORIES, ids=lambda memory: type(memory).__name__)
 def test_it_is_the_same_in_all_pictures_also_alone(memory: AnyMemory) -> None:
     kind = type(memory).__name__
-    name, colour = NAMES[kind], LOOKS[NAMES[kind]].colour
+    name, _, colour = LOOKS[kind]
     figure, (first, second) = plt.subplots(1, 2)
     draw_memory(first, [Outcome(f"{name} 8", [1.0], [4.0])], "accuracy")
     _draw_runs(second, [Point("one", memory, 4.0, 1.0)])

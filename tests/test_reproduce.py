@@ -354,6 +354,11 @@ def test_no_result_of_other_settings_is_shown_whatever_is_asked_for(
         smoke("enwik8-speedrun", tmp_path / "out", "--only", "own-long", *records)
     printed = " ".join(capsys.readouterr().err.split())
     assert "seed-0 was run with other settings; these differ: steps. Move it" in printed
+    (stale,) = (path.parent for path in (tmp_path / where).rglob(RESULT_FILE))
+    stale.rename(stale.with_name("seed-0.old"))  # moved away, it is no run of the table
+    assert found_results(TABLES["enwik8-speedrun"].lines[0], tmp_path / where / "smoke") == []
+    with pytest.raises(ZeroDivisionError):  # so training begins
+        smoke("enwik8-speedrun", tmp_path / "out", "--only", "own-long", *records)
 
 
 def test_a_record_of_a_run_is_not_replaced_by_one_that_failed(tmp_path: Path, monkeypatch) -> None:
@@ -379,7 +384,7 @@ def test_a_record_of_a_run_is_not_replaced_by_one_that_failed(tmp_path: Path, mo
     assert copies == {path.name: content for path, content in files.items()}  # and no other's
 
 
-def test_a_line_says_how_many_of_its_runs_are_there(tmp_path: Path) -> None:
+def test_a_line_says_how_many_of_its_runs_are_there() -> None:
     table = TABLES["enwik8-span"]
     seeds = {line.name: line.seeds for line in table.lines}
     found = {name: [{"bpb": 1.0}] for name in seeds}

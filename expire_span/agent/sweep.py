@@ -27,7 +27,7 @@ from expire_span.agent.run import (
     train_side_by_side,
 )
 from expire_span.checks import require_at_least, require_one_of
-from expire_span.looks import LOOKS, NAMES
+from expire_span.looks import LOOKS
 from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
 from expire_span.training.disk import written_whole
 from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE, check_result
@@ -184,10 +184,10 @@ def draw_sweep(folder: Path, path: Path) -> None:
 
 def _draw_runs(axes: Axes, points: Sequence[Point]) -> None:
     """A point for each run, and where the ramp alone would be."""
-    for kind, (marker, colour) in LOOKS.items():
-        mine = [point for point in points if NAMES[type(point.memory).__name__] == kind]
+    for kind, (name, marker, colour) in LOOKS.items():
+        mine = [point for point in points if type(point.memory).__name__ == kind]
         live, reached = [one.live for one in mine], [one.performance for one in mine]
-        label = f"{kind}, by its window" if kind == "Transformer-XL" else kind
+        label = f"{name}, by its window" if kind == "FixedSpan" else name
         if mine:
             axes.scatter(live, reached, marker=marker, color=colour, label=label, zorder=3)
     _name_windows(axes, points)

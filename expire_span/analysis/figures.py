@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from expire_span.analysis.pictures import COLOURS, memory_axis
-from expire_span.looks import LOOKS, OTHER
+from expire_span.looks import look_of
 
 SMOOTH = 4  # blocks to average over in a curve
 TICKS = (1, 1.1, 1.2, 1.3, 1.5, 2, 3, 4, 5, 7)  # of each decade
@@ -65,7 +65,7 @@ def draw_memory(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
     """Every run as a point: how much it remembers, and how well it does; and a perfect reader."""
     for family in dict.fromkeys(outcome.family for outcome in outcomes):
         mine = [outcome for outcome in outcomes if outcome.family == family]
-        look = LOOKS.get(family, OTHER)
+        look = look_of(family)
         axes.plot(
             [memory for outcome in mine for memory in outcome.memory],
             [value for outcome in mine for value in outcome.performance],

@@ -23,7 +23,7 @@ from expire_span.analysis.cut import Cut, Suffering
 from expire_span.analysis.pictures import COLOURS, memory_axis
 from expire_span.analysis.shaded import SHADES, ink
 from expire_span.analysis.sizes import Size
-from expire_span.looks import LOOKS, NAMES, OTHER
+from expire_span.looks import look_of
 
 MOST_KINDS = 30  # of tokens in one picture, those kept longest; a table has all
 DASHES = ("-", "--", ":", "-.")
@@ -141,7 +141,7 @@ def plot_sizes(found: Sequence[Size]) -> Figure:
     figure, axes = plt.subplots(figsize=(7, 4.4), layout="constrained")
     for n, policy in enumerate(dict.fromkeys(one.policy for one in found)):
         mine = sorted((one for one in found if one.policy == policy), key=lambda one: one.live)
-        look = LOOKS.get(NAMES.get(policy, policy), OTHER)
+        look = look_of(policy)
         axes.plot(
             [one.live for one in mine],
             [one.performance for one in mine],
