@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from expire_span.model.attention import SpanSelfAttention
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import Deadlines, Kept, LayerMemory, StateSet, Window
-from expire_span.model.ops.relu import dropped_relu
+from expire_span.model.ops.relu import dropped_relu, linear_relu
 from expire_span.model.ops.span_attention import AUTOMATIC
 
 
@@ -44,6 +44,8 @@ class FeedForward(nn.Module):
         inner = self.inner
         if not self.training or not (self.dropout or states.is_cuda):
             return self.outer(F.relu(inner(states)))
+        if not self.dropout:
+            return self.outer(linear_relu(states, inner.weight, inner.bias))
         hidden = F.linear(states, inner.weight, inner.bias.detach())
         return self.outer(dropped_relu(hidden, inner.bias, self.dropout))
 

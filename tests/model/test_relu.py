@@ -13,7 +13,10 @@ from expire_span.model.ops.relu import (
     ROWS_TOGETHER,
     dropped_relu,
     fused_relu_backward,
+    linear_relu,
+    product_relu,
     reference_dropped_relu,
+    reference_linear_relu,
     reference_relu_backward,
     relu_backward,
 )
@@ -38,6 +41,32 @@ def test_result_and_gradients_are_those_of_the_plain_form(dropout: float) -> Non
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)
     assert 0 < (found[0][0] > 0).double().mean() < 0.65
+
+
+def test_a_product_that_ends_with_its_relu_is_the_plain_one() -> None:
+    given = learned(3, 5, 6), learned(16, 6), learned(16)
+    found = []
+    for form in (linear_relu, reference_linear_relu):
+        out = form(*given)
+        found.append((out, *torch.autograd.grad(out.sin().sum(), given)))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert 0 < (found[0][0] > 0).double().mean() < 1
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # by PyTorch's own tracer
+def test_a_product_that_ends_with_its_relu_is_in_the_type_of_products() -> None:
+    given = [learned(*shape, dtype=torch.float32) for shape in ((3, 5, 6), (16, 6), (16,))]
+    found = []
+    for form in (linear_relu, torch.compile(linear_relu, backend="aot_eager", fullgraph=True)):
+        with torch.autocast("cpu", torch.bfloat16):
+            out = form(*given)
+        assert out.dtype == torch.bfloat16
+        found.append(torch.autograd.grad(out.float().sin().sum(), given))
+        assert {gradient.dtype for gradient in found[-1]} == {torch.float32}
+    torch.testing.assert_close(*found)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(out, reference_linear_relu(*given))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -115,6 +144,7 @@ def test_nothing_gives_nothing() -> None:
 def test_it_is_a_proper_operator(dtype: torch.dtype, kept: float) -> None:
     grad, out = torch.randn(5, 4, dtype=dtype).T, torch.randn(4, 5, dtype=dtype).relu()
     torch.library.opcheck(relu_backward, (grad, out, kept))
+    torch.library.opcheck(product_relu, (grad, out, torch.randn(4, dtype=dtype)))
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # by PyTorch's own tracer
@@ -150,6 +180,17 @@ def test_on_a_gpu_it_is_right_and_the_same_twice() -> None:
     again, sums_again = fused_relu_backward(grad, out, 0.7)
     assert torch.equal(passed, again)
     assert torch.equal(sums, sums_again)
+
+
+@on_a_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_on_a_gpu_a_product_ends_with_its_relu(dtype: torch.dtype) -> None:
+    shapes = (4096, 512), (2048, 512), (2048,)
+    states, weight, bias = (torch.randn(*shape, device="cuda", dtype=dtype) for shape in shapes)
+    expected = reference_linear_relu(states, weight, bias)
+    torch.testing.assert_close(product_relu(states, weight, bias), expected, rtol=2e-2, atol=2e-2)
+    assert product_relu(states * torch.nan, weight, bias).isnan().all()  # which is not hidden
 
 
 @on_a_gpu
