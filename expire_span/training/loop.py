@@ -28,8 +28,8 @@ from expire_span.training.saver import Saver
 from expire_span.training.spans import SpanWatch
 from expire_span.training.trainer import Trainer
 
-SHARES_EVERY = 500
-"""Fewest updates between two that also tell apart what pulls at spans, which takes a while."""
+SHARES_EVERY = 1000
+"""Fewest updates between two that also tell apart what pulls at spans: 0.15 s of an H200 each."""
 
 
 def train(
