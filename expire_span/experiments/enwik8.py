@@ -62,7 +62,7 @@ def enwik8_point(memory: AnyMemory, scale: Scale) -> Experiment:
     of memory yet (windows of 128 to 1,024 had 1.79, 1.68, 1.80 and 1.79 valid bits per byte).
     Learned spans begin with a block, and those of states learn at a twentieth of the recipe's rate,
     at which they shrank to nothing in 150 updates, before anything had been learned that needs them
-    (1.684 with 348 live memories, where slow ones have 1.59 with 395; `docs/log.md`).
+    (1.69 to 1.71 valid bits per byte, where slow ones have 1.59; `docs/log.md`).
 
     Learned memories come from two seeds each, since chance has a share in how much they come to
     hold; the size of a window is given, and one run says what it is worth.
