@@ -20,7 +20,7 @@ from expire_span.demo import demo
 from expire_span.experiments import EXPERIMENTS
 from expire_span.reproduce import reproduce
 from expire_span.serve.command import serve
-from expire_span.tasks import Split
+from expire_span.tasks import Split, Task
 from expire_span.training.command import (
     OTHER_MEMORY,
     SCALE_HELP,
@@ -123,9 +123,15 @@ def evaluate(
                 raise stop.saying(f"{stop}{hint}") from None
             if ranks.first:
                 about = {"run": str(run), "step": step, "split": split, "limit": limit}
-                print_result({**about, **result})
+                print_result({**about, **_said_of(experiment.task), **result})
             if bookmark is not None:
                 bookmark.remove()
+
+
+def _said_of(task: Task) -> dict[str, str]:
+    """What has to be said wherever a number is shown: that the data are a part of a public set."""
+    part = task.subset()
+    return {"data": part} if part else {}
 
 
 def _go_on_or_forget(bookmark: Bookmark | None, evaluation: Evaluation, resume: bool) -> None:
@@ -163,7 +169,7 @@ def _train_command(
         with join_ranks(experiment.device) as ranks:
             result = train_experiment(experiment, out, resume=again, ranks=ranks)
             if ranks.first:
-                print_result({"run": str(out), **result})
+                print_result({"run": str(out), **_said_of(experiment.task), **result})
 
     about = [inspect.getdoc(EXPERIMENTS[name]) or "", *([SCALE_HELP] if _has_scales(name) else [])]
     train.__doc__ = "\n\n".join([*about, OTHER_MEMORY, TRAIN_ARGUMENTS])

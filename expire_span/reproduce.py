@@ -380,7 +380,10 @@ def _plain(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def _pace(path: Path) -> dict[str, float]:
     """What a run says of its time and memory: the usual update, all of them, the most memory."""
-    totals, lines = zip(*timed(read_lines(path)), strict=True)
+    found = list(timed(read_lines(path)))
+    if not found:  # its metrics were lost
+        return {}
+    totals, lines = zip(*found, strict=True)
     return {
         "milliseconds": 1000 * statistics.median(line["seconds_per_step"] for line in lines),
         "seconds": totals[-1],

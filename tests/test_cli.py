@@ -162,6 +162,16 @@ def test_a_text_can_be_evaluated_to_its_end(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out)["blocks"] == blocks
 
 
+def test_numbers_of_a_part_of_a_data_set_say_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("EXPIRE_SPAN_CACHE", str(tmp_path / "prepared"))
+    run = str(tmp_path / "run")
+    main(["train", "pg19", "smoke", *TINY, "--out", run])
+    trained = json.loads(capsys.readouterr().out)
+    assert "PG-19 subset" in trained["data"]
+    main(["evaluate", run])
+    assert json.loads(capsys.readouterr().out)["data"] == trained["data"]
+
+
 @pytest.mark.filterwarnings("default")
 def test_evaluations_side_by_side_leave_each_other_alone(tmp_path, capsys, caplog):
     run = tmp_path / "run"

@@ -83,6 +83,21 @@ def test_a_table_may_be_about_the_validation_data(tmp_path: Path, capsys) -> Non
     assert result["valid"]["bpb"] != result["bpb"]
 
 
+def test_a_run_that_lost_its_metrics_is_judged_all_the_same(tmp_path: Path, capsys) -> None:
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    (line, *_) = TABLES["enwik8-speedrun"].lines
+    (before,) = found_results(line, tmp_path / "smoke")
+    for name in (RESULT_FILE, "metrics.jsonl"):
+        next(tmp_path.rglob(name)).unlink()
+    capsys.readouterr()
+    smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
+    (after,) = found_results(line, tmp_path / "smoke")
+    assert after["bpb"] == before["bpb"]
+    assert "seconds" not in after
+    (row,) = [text for text in capsys.readouterr().out.splitlines() if text[:6] == "| 12 l"]
+    assert f" {before['valid']['bpb']:.3f} " in row
+
+
 def test_a_model_that_does_not_fit_says_so_and_the_others_go_on(
     tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:

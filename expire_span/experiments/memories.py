@@ -9,7 +9,8 @@
 
 [1] For collision, copy and PG-19. For enwik8 (512, 8k and 5k), instruction (1k, 4k and 4k) and
 WikiText (256) they are ours, and so are all sizes in figures of performance over memory size.
-[2] On collision and instruction, at `single` scale, spans of both kinds start long.
+[2] On collision and instruction, at `single` scale, spans of both kinds start long, and in the
+figure of enwik8 over memory sizes with a block.
 [3] But for instruction, where 4k is ours.
 """
 

@@ -9,6 +9,7 @@ from expire_span.training.experiment import Experiment
 
 COLUMNS: dict[str, tuple[str, str]] = {
     "accuracy": ("accuracy", ".3f"),
+    "token_accuracy": ("words right", ".3f"),
     "error": ("error %", ".1f"),
     "bpb": ("bits/byte", ".3f"),
     "bpc": ("bits/char", ".3f"),

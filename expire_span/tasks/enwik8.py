@@ -96,6 +96,7 @@ def unpacked_file(path: Path) -> Path:
             (folder / "enwik8").open("wb") as file,
         ):
             shutil.copyfileobj(packed, file, CHUNK)
+        _verify(folder / "enwik8", path)
 
     return made_once("enwik8", [path], unpack) / "enwik8"
 
@@ -106,15 +107,21 @@ def verified_codes(path: Path, size: int, changed: int) -> NDArray[np.int64]:
 
     Size and time of change are arguments only so that a file is verified again after a change.
     """
-    if size != RELEASE.size:
-        raise SOURCE.broken(path, f"has {size:,} bytes, not the {RELEASE.size:,} of enwik8")
-    if md5_of(path) != RELEASE.md5:
-        raise SOURCE.broken(path, "is not enwik8: its size is right, but not its checksum")
+    _verify(path, path)
     data = map_file(path)
     occurs = np.zeros(256, dtype=bool)
     for first in range(0, size, CHUNK):
         occurs |= np.bincount(data[first : first + CHUNK], minlength=256) > 0
     return occurs.cumsum() - 1
+
+
+def _verify(file: Path, given: Path) -> None:
+    """Refuse a file that is not enwik8, by the name under which the user knows it."""
+    size = file.stat().st_size
+    if size != RELEASE.size:
+        raise SOURCE.broken(given, f"has {size:,} bytes, not the {RELEASE.size:,} of enwik8")
+    if md5_of(file) != RELEASE.md5:
+        raise SOURCE.broken(given, "is not enwik8: its size is right, but not its checksum")
 
 
 def _opened(path: Path) -> IO[bytes]:

@@ -38,6 +38,20 @@ BROKEN = (
 NOT_THE_FILES_FAULT = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO)
 
 
+class WrongData(ValueError):
+    """A file or folder that cannot be what it should be.
+
+    Args:
+        path: which one.
+        why: what is wrong with it, as the end of a sentence that begins with the path.
+        advice: what to do.
+    """
+
+    def __init__(self, path: Path, why: str, advice: str):
+        super().__init__(f"{path} {why}: {advice}.")
+        self.why = why
+
+
 @dataclass(frozen=True)
 class Source:
     """A public data set: what it is called, under which names it is looked for, how to get it."""
@@ -67,9 +81,9 @@ class Source:
             f"option (--task.path in `train`){variable}."
         )
 
-    def broken(self, path: Path, why: str) -> ValueError:
+    def broken(self, path: Path, why: str) -> WrongData:
         """What to say of a file that cannot be what it should be."""
-        return ValueError(f"{path} {why}: {self.advice}.")
+        return WrongData(path, why, self.advice)
 
     def verify(self, path: Path) -> None:
         """Refuse a file that has the archive's name, but is not it."""
@@ -98,8 +112,15 @@ def is_archive(path: Path) -> bool:
     return path.name.endswith(ARCHIVES)
 
 
-def unpacked(path: Path, source: Source) -> Path:
-    """The folder with an archive's files; a folder is returned as it is."""
+def unpacked(path: Path, source: Source, look: Callable[[Path], object]) -> Path:
+    """The folder with an archive's files; a folder is returned as it is.
+
+    Args:
+        path: the archive, or the folder.
+        source: what it should be.
+        look: finds the files of the data set in a folder, or raises `WrongData`. An archive in
+            which it does not find them is named to the user, and nothing of it is kept.
+    """
     if path.is_dir():
         return path
     if not is_archive(path):
@@ -114,6 +135,10 @@ def unpacked(path: Path, source: Source) -> Path:
             else:
                 with tarfile.open(path) as archive:
                     archive.extractall(folder, filter="data")
+        try:
+            look(folder)
+        except WrongData as error:
+            raise source.broken(path, error.why) from None
 
     return made_once(f"{source.name}-unpacked", [path], unpack)
 

@@ -31,7 +31,7 @@ import numpy as np
 from expire_span.checks import require_at_least, require_one_of
 from expire_span.tasks.base import ExactMatch, Task
 from expire_span.tasks.files import VOCABULARY_FILE
-from expire_span.tasks.lore import ALL_NAMES, CLOSING, OPENING, Lore, Words, built_in, light
+from expire_span.tasks.lore import CLOSING, OPENING, Lore, Words, built_in, light, said_of_light
 from expire_span.tasks.stream import PieceStream, Split, Steps
 
 STORY = 16  # length of a story in mean distances between an instruction and its execution
@@ -99,10 +99,8 @@ class Instruction(Task):
         return {VOCABULARY_FILE: json.dumps(self.tongue().words).encode()}
 
     def subset(self) -> str:
-        """How many people there are, if not all of LIGHT's: with fewer, guessing is easier."""
-        names = len(self.tongue().names)
-        whole = self.text == "built-in" or names >= ALL_NAMES
-        return "" if whole else f"LIGHT subset ({names:,} of {ALL_NAMES:,} people)"
+        """Whether it is not LIGHT as it was published, or without what people say."""
+        return "" if self.text == "built-in" else said_of_light(self.path)
 
     def tongue(self) -> "Tongue":
         """Names, places and sentences as tokens."""

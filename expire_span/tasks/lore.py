@@ -1,7 +1,9 @@
 """What the stories of the instruction task are told with: names, places and things to say.
 
 Either a small built-in grammar, or the text of LIGHT (Urbanek et al., 2019): characters.json,
-rooms.json, objects.json and light_utterances.tsv in one folder or archive.
+rooms.json and objects.json in one folder or archive, as its repository has them. What people say is
+not among these. If there is a file light_utterances.tsv as well, with an utterance to a line and
+whatever may follow a tab, it is told too.
 """
 
 import json
@@ -13,15 +15,20 @@ from functools import lru_cache
 from itertools import product
 from pathlib import Path
 
-from expire_span.tasks.files import Source, folder_with, unpacked
+from expire_span.tasks.files import Source, folder_with, md5_of, unpacked
 
 SOURCE = Source(
     "LIGHT",
     ("light",),
-    "get characters.json, rooms.json, objects.json and light_utterances.tsv of ParlAI's LIGHT",
+    "get characters.json, rooms.json and objects.json from projects/aaai_world_building/"
+    "ml-aided-maps/src of https://github.com/facebookresearch/LIGHT",
 )
-FILES = ("characters.json", "rooms.json", "objects.json", "light_utterances.tsv")
-ALL_NAMES = 1541
+FILES = {  # with their checksums, as they were published
+    "characters.json": "fb65d8eef26714353ea33e2eb42a9b45",
+    "rooms.json": "b78f719af0ebddf29337778d18fbb2a0",
+    "objects.json": "2a7ae03f4c5527e36c8be4506f31baf4",
+}
+UTTERANCES = "light_utterances.tsv"
 FEWEST_NAMES = 16  # so that somebody is always left whom nothing waits for
 WORD = re.compile(r"[\w']+|[^\w\s]")
 UNKNOWN = "<unk>"
@@ -81,15 +88,29 @@ def built_in() -> Lore:
 
 def light(path: str) -> Lore:
     """The lore of LIGHT, found at this path or where the environment says."""
-    return _read(folder_with(FILES, unpacked(SOURCE.find(path), SOURCE), SOURCE))
+    return _read(_folder(unpacked(SOURCE.find(path), SOURCE, _folder)))
+
+
+def said_of_light(path: str) -> str:
+    """What has to be said of what is there instead of LIGHT and utterances; empty if nothing."""
+    folder = _folder(unpacked(SOURCE.find(path), SOURCE, _folder))
+    if any(md5_of(folder / name) != md5 for name, md5 in FILES.items()):
+        return f"not LIGHT as it was published ({len(_read(folder).names):,} people)"
+    return "" if (folder / UTTERANCES).exists() else "LIGHT without utterances"
+
+
+def _folder(root: Path) -> Path:
+    """Where its files are."""
+    return folder_with(tuple(FILES), root, SOURCE)
 
 
 @lru_cache(maxsize=2)
 def _read(folder: Path) -> Lore:
     """Every name once; rooms, personas, objects and utterances as asides."""
-    people, rooms, objects = (_entries(folder / name) for name in FILES[:3])
+    people, rooms, objects = (_entries(folder / name) for name in FILES)
+    spoken = folder / UTTERANCES
     try:
-        lines = (folder / FILES[3]).read_text(encoding="utf-8").splitlines()
+        lines = spoken.read_text(encoding="utf-8").splitlines() if spoken.exists() else []
         texts = [
             *(text for room in rooms for text in _sentences(room["description"])),
             *(text for person in people for text in (*person["persona"], person["description"])),

@@ -100,8 +100,7 @@ def prepared(path: str, vocabulary: int) -> Path:
     """The folder with the tokens of every split, made at the first call."""
     if vocabulary > 2**16:
         raise ValueError(f"vocabulary must be at most {2**16}, not {vocabulary}.")
-    root = unpacked(SOURCE.find(path), SOURCE)
-    books = {split: _books(root, split) for split in SPLITS}
+    books = _all_books(unpacked(SOURCE.find(path), SOURCE, _all_books))
 
     def prepare(folder: Path) -> None:
         codes, characters = _vocabulary(books["train"], vocabulary)
@@ -118,6 +117,11 @@ def prepared(path: str, vocabulary: int) -> Path:
 def _begins(folder: Path) -> dict[str, list[int]]:
     """Where the books of each split begin among its tokens."""
     return json.loads((folder / BEGINS).read_text())
+
+
+def _all_books(root: Path) -> dict[Split, list[Path]]:
+    """The books of every split."""
+    return {split: _books(root, split) for split in SPLITS}
 
 
 def _books(root: Path, split: Split) -> list[Path]:

@@ -7,6 +7,7 @@ softmax rely on; any other word becomes `<unk>`. Whoever knows nothing has a per
 vocabulary's size.
 """
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -31,7 +32,12 @@ def _source(edition: Edition, md5: str) -> Source:
     archive = f"wikitext-{edition}-v1.zip"
     return Source(
         f"WikiText-{edition}",
-        (f"wikitext-{edition}", f"wikitext-{edition}-v1", f"wikitext{edition}"),
+        (
+            f"wikitext-{edition}",
+            f"wikitext-{edition}-v1",
+            f"wikitext{edition}",
+            f"wikitext{edition}_partial",
+        ),
         f"get https://s3.amazonaws.com/research.metamind.io/wikitext/{archive} (md5 {md5})",
         archive,
         md5,
@@ -42,7 +48,20 @@ SOURCES: dict[Edition, Source] = {
     "103": _source("103", "9ddaacaf6af0710eda8c456decff7832"),
     "2": _source("2", "542ccefacc6c27f945fb54453812b3cd"),
 }
-TRAIN_WORDS: dict[Edition, int] = {"103": 103_227_021, "2": 2_088_628}  # with the ends of lines
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a whole edition has, by which a part of it or another text is known."""
+
+    train_words: int  # with the ends of lines
+    valid_md5: str  # of all words of valid
+
+
+PUBLISHED: dict[Edition, Published] = {
+    "103": Published(103_227_021, "7c071ec8d55747197c74cfd169735edb"),
+    "2": Published(2_088_628, "000592717bfcedc7baad4a6ed579e549"),
+}
 END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
 
 
@@ -84,11 +103,13 @@ class WikiText(Task):
         return tuple(folder / f"{split}.tokens" for split in SPLITS)
 
     def subset(self) -> str:
-        """How many words there are to learn from, if not all."""
-        words, all_words = len(self._tokens("train")), TRAIN_WORDS[self.edition]
-        name = SOURCES[self.edition].name
+        """How many words there are to learn from, if not all; or that it is another text."""
+        source, published = SOURCES[self.edition], PUBLISHED[self.edition]
+        words, all_words = len(self._tokens("train")), published.train_words
+        if _md5_of_words(_found(self.path, source)["valid"], source) != published.valid_md5:
+            return f"not {source.name} as it was published ({words:,} train words)"
         whole = words >= all_words
-        return "" if whole else f"{name} subset ({words:,} of {all_words:,} train words)"
+        return "" if whole else f"{source.name} subset ({words:,} of {all_words:,} train words)"
 
     def spelling(self) -> dict[str, bytes]:
         """The words."""
@@ -107,8 +128,7 @@ class WikiText(Task):
 
 def prepared(path: str, vocabulary: int, source: Source) -> Path:
     """The folder with the tokens of every split and `vocabulary.json`, made at the first call."""
-    root = unpacked(source.find(path), source)
-    files = {split: _file_of(root, split, source) for split in SPLITS}
+    files = _found(path, source)
 
     def prepare(folder: Path) -> None:
         words = _vocabulary(files["train"], vocabulary, source)
@@ -121,11 +141,21 @@ def prepared(path: str, vocabulary: int, source: Source) -> Path:
     return made_once("wikitext", list(files.values()), prepare, settings)
 
 
+def _found(path: str, source: Source) -> dict[Split, Path]:
+    """The file of every split."""
+
+    def look(root: Path) -> dict[Split, Path]:
+        return {split: _file_of(root, split, source) for split in SPLITS}
+
+    return look(unpacked(source.find(path), source, look))
+
+
 def _file_of(root: Path, split: Split, source: Source) -> Path:
-    """The one file of a split, in this folder or one below it that is not of another edition."""
+    """The one file of a split, in this folder or just below it, if not of another edition."""
     patterns = (f"wiki.{split}.*tokens", f"{split}.txt", f"{split}.tokens")
     others = {name for other in SOURCES.values() if other is not source for name in other.names}
-    there = [path for pattern in patterns for path in sorted(root.rglob(pattern))]
+    near = [f"{place}{pattern}" for place in ("", "*/") for pattern in patterns]
+    there = [path for pattern in near for path in sorted(root.glob(pattern))]
     found = [path for path in there if others.isdisjoint(path.relative_to(root).parts)]
     if len(found) == 1:
         return found[0]
@@ -146,6 +176,14 @@ def _lines(path: Path, source: Source) -> Iterator[list[str]]:
                 yield [*line.decode("utf-8").split(), END_OF_LINE]
             except UnicodeDecodeError as error:
                 raise source.broken(path, f"is not a text in UTF-8 ({error})") from error
+
+
+def _md5_of_words(path: Path, source: Source) -> str:
+    """Checksum of a file's words, however many spaces are between them."""
+    found = hashlib.md5()
+    for words in _lines(path, source):
+        found.update(" ".join([*words, ""]).encode())
+    return found.hexdigest()
 
 
 def _vocabulary(path: Path, most: int, source: Source) -> list[str]:

@@ -2,6 +2,8 @@
 
 import re
 import shutil
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from expire_span import Transformer
 from expire_span.experiments import EXPERIMENTS, TABLES
 from expire_span.experiments.enwik8 import enwik8, enwik8_large
 from expire_span.experiments.scale import SAMPLES, SCALES
-from expire_span.experiments.table import COLUMNS, Line
+from expire_span.experiments.table import COLUMNS, Line, Table
 from expire_span.experiments.wikitext import wikitext
 from expire_span.model.memory import ExpireSpan
 from expire_span.reproduce import run_line
@@ -174,7 +176,7 @@ def test_samples_come_along() -> None:
     assert sum(path.stat().st_size for path in SAMPLES.rglob("*.*")) < 30_000
 
 
-def test_reproduce_md_has_every_table_with_the_papers_numbers() -> None:
+def cells_of_reproduce_md() -> Iterator[tuple[Table, Line, list[str]]]:
     page = (Path(__file__).parents[2] / "REPRODUCE.md").read_text()
     for name, table in TABLES.items():
         command = f"expire-span reproduce {name} --scale"
@@ -182,8 +184,19 @@ def test_reproduce_md_has_every_table_with_the_papers_numbers() -> None:
         section = page.split(command)[1].split("\n## ")[0]
         for line in table.lines:
             (row,) = [text for text in section.splitlines() if text.startswith(f"| {line.label} |")]
-            cells = [cell.strip() for cell in row.strip("|").split("|")]
-            for column in {table.metric, *table.columns} & line.paper.keys():
-                number = line.paper[column]
-                shown = number if isinstance(number, str) else format(number, COLUMNS[column][1])
-                assert shown in cells
+            yield table, line, [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def test_a_run_of_several_tables_was_made_in_all_of_them_or_in_none() -> None:
+    made: dict[str, set[bool]] = defaultdict(set)
+    for _, line, cells in cells_of_reproduce_md():
+        made[line.name].add("not yet run" not in cells)
+    assert not [name for name, said in made.items() if len(said) > 1]
+
+
+def test_reproduce_md_has_every_table_with_the_papers_numbers() -> None:
+    for table, line, cells in cells_of_reproduce_md():
+        for column in {table.metric, *table.columns} & line.paper.keys():
+            number = line.paper[column]
+            shown = number if isinstance(number, str) else format(number, COLUMNS[column][1])
+            assert shown in cells

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from math import log
 from pathlib import Path
 from threading import Barrier
@@ -21,7 +22,17 @@ import numpy as np
 import pytest
 import torch
 
-from expire_span.tasks import PG19, Enwik8, Task, WikiText, enwik8, files, pg19, wikitext
+from expire_span.tasks import (
+    PG19,
+    Enwik8,
+    Instruction,
+    Task,
+    WikiText,
+    enwik8,
+    files,
+    pg19,
+    wikitext,
+)
 from expire_span.tasks.files import Source, made_once
 from expire_span.training.records import from_record, to_record
 
@@ -388,15 +399,45 @@ def test_the_archive_that_everybody_uses_is_verified(
     assert everything(WikiText(str(own)), "valid")
 
 
+@pytest.mark.parametrize("task", [PG19, WikiText, Enwik8, partial(Instruction, "light")])
+def test_an_archive_of_something_else_is_named_and_not_kept(
+    task: Callable[..., Task], tmp_path: Path, own_cache: Path
+) -> None:
+    (tmp_path / "novel.txt").write_text("It was a dark and stormy night.")
+    archive = tmp_path / "mine.tar.xz"
+    with tarfile.open(archive, "w:xz") as file:
+        file.add(tmp_path / "novel.txt", arcname="deep/down/train.txt")
+    with pytest.raises(ValueError, match=r"^\S*mine\.tar\.xz (does not hold|has [\d,]+ bytes)"):
+        task(path=str(archive)).stream("train", 1, 0)
+    assert not [path for path in own_cache.iterdir() if path.is_dir()]
+
+
+def test_words_of_another_edition_or_text_are_called_that(
+    lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = hashlib.md5(" ".join([*plain_words("valid"), ""]).encode()).hexdigest()
+    monkeypatch.setitem(wikitext.PUBLISHED, "2", wikitext.Published(1, known))
+    assert WikiText(str(lines), edition="2").subset() == ""
+    (lines / "wiki.valid.tokens").write_text(LINES["valid"].replace(" ", "  "))
+    assert WikiText(str(lines), edition="2").subset() == ""
+    (lines / "wiki.valid.tokens").write_text(LINES["valid"].replace("dog", "<unk>"))
+    assert "not WikiText-2 as it was published" in WikiText(str(lines), edition="2").subset()
+
+
 def test_a_part_of_a_data_set_says_so(
     lines: Path, books: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = len(plain_words("train"))
     assert WikiText(str(lines)).subset() == (
+        f"not WikiText-103 as it was published ({words} train words)"
+    )
+    valid = hashlib.md5(" ".join([*plain_words("valid"), ""]).encode()).hexdigest()
+    monkeypatch.setitem(wikitext.PUBLISHED, "103", wikitext.Published(103_227_021, valid))
+    assert WikiText(str(lines)).subset() == (
         f"WikiText-103 subset ({words} of 103,227,021 train words)"
     )
     assert PG19(str(books)).subset() == "PG-19 subset (2 of 28,602 train books)"  # one is empty
-    monkeypatch.setitem(wikitext.TRAIN_WORDS, "103", words)
+    monkeypatch.setitem(wikitext.PUBLISHED, "103", wikitext.Published(words, valid))
     monkeypatch.setattr(pg19, "TRAIN_BOOKS", 2)
     assert WikiText(str(lines)).subset() == PG19(str(books)).subset() == ""
 
@@ -502,5 +543,5 @@ def test_an_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:
     with tarfile.open(archive, "w:gz") as file:
         file.add(tmp_path / "x", arcname="../../escaped")
     with pytest.raises(ValueError, match="is cut off or damaged"):
-        files.unpacked(archive, Source("Evil", (), "do not use it"))
+        files.unpacked(archive, Source("Evil", (), "do not use it"), list)
     assert not list(tmp_path.rglob("escaped"))

@@ -1,5 +1,6 @@
 """Instruction against a reader that parses the words of its stories."""
 
+import hashlib
 import json
 import re
 import tarfile
@@ -9,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from expire_span.tasks import Batch, Instruction, Split
-from expire_span.tasks.lore import FILES, UNKNOWN, words_of
+from expire_span.tasks import Batch, Instruction, Split, lore
+from expire_span.tasks.lore import FILES, UNKNOWN, UTTERANCES, words_of
 
 ASKED = re.compile(r"asks : can you tell the ([^.?“”]+) that the ([^.?“”]+) wants to see them \?")
 TOLD = re.compile(r"(?<= is here \. )you tell the ([^.?“”]+) “ ([^.?“”]+) wants to see you ! ”")
@@ -29,9 +30,11 @@ def small_light(tmp_path: Path) -> Path:
     things = [{"name": "lamp", "descripton": ["A lamp that is rarely lit"]}]
     folder = tmp_path / "light"
     folder.mkdir()
-    for name, entries in zip(FILES, (people, rooms, things), strict=False):
+    for name, entries in zip(FILES, (people, rooms, things), strict=True):
         (folder / name).write_text(json.dumps(entries))
-    (folder / FILES[3]).write_text("Good evening, friend.\tsomewhere\nWho goes there?\telsewhere\n")
+    (folder / UTTERANCES).write_text(
+        "Good evening, friend.\tsomewhere\nWho goes there?\telsewhere\n"
+    )
     return folder
 
 
@@ -169,6 +172,21 @@ def test_stories_are_told_with_light(small_light: Path) -> None:
     assert "old guard 3" in text
     assert len(TOLD.findall(text)) > 3
     assert task.stream("train", 2, 0).read(2000).inputs.max() < task.vocab == 60
+
+
+def test_stories_without_utterances_or_of_other_people_say_so(
+    small_light: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = Instruction(text="light", path=str(small_light))
+    assert task.subset() == "not LIGHT as it was published (24 people)"
+    sums = {name: hashlib.md5((small_light / name).read_bytes()).hexdigest() for name in FILES}
+    monkeypatch.setattr(lore, "FILES", sums)
+    assert task.subset() == ""
+    (small_light / UTTERANCES).unlink()
+    assert task.subset() == "LIGHT without utterances"
+    lore._read.cache_clear()
+    assert "it is dark !" in story(task)
+    assert "who goes there ?" not in story(task)
 
 
 def test_a_small_vocabulary_loses_rare_words_but_no_names(small_light: Path) -> None:
