@@ -1,7 +1,8 @@
 """Refusals of settings that cannot be, one sentence each, for everyone."""
 
 from collections.abc import Sequence
-from numbers import Integral
+from math import isfinite
+from numbers import Integral, Real
 
 
 def require_at_least(least: int, **values: int | None) -> None:
@@ -18,6 +19,13 @@ def require_not_negative(**values: float) -> None:
     for name, value in values.items():
         if not value >= 0:  # nan is neither
             raise ValueError(f"{name} must not be negative, but is {value}.")
+
+
+def require_finite(**values: float) -> None:
+    """Refuse what is no number, or none that can be added up."""
+    for name, value in values.items():
+        if not isinstance(value, Real) or not isfinite(value):
+            raise ValueError(f"{name} must be a finite number, but is {value}.")
 
 
 def require_above_zero(**values: float | None) -> None:

@@ -193,7 +193,7 @@ def _draw_runs(axes: Axes, points: Sequence[Point]) -> None:
     _name_windows(axes, points)
     ramps = {point.memory.ramp for point in points if isinstance(point.memory, ExpireSpan)}
     for ramp in sorted(ramps):
-        label = f"all spans 0: the ramp of {ramp}"
+        label = f"all spans 0: the ramp of {ramp}, once full"
         axes.axvline(ramp, c="grey", linewidth=1, linestyle="-.", label=label)
 
 

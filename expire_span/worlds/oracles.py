@@ -117,6 +117,8 @@ class CorridorOracle(Oracle):
     """Walks to the right as far as it goes, then takes the door of the colour it wants."""
 
     def __init__(self, world: Corridor):
+        if world.turning_view:
+            raise ValueError("Scripted walkers know a view that does not turn.")
         self._words = world.words
 
     def start(self, batch: int, device: torch.device) -> CorridorNotes:
@@ -180,8 +182,13 @@ class CorridorMemoryless(CorridorOracle):
 
 
 def corridor_is_bounded(world: Corridor) -> bool:
-    """Whether `corridor_bound` holds: there is one way, and one try."""
-    return world.width == 1 and world.wrong_door == "ends"
+    """Whether `corridor_bound` holds: there is one way and one try, and nothing to write on.
+
+    Whoever sees its own last action can keep a colour in its moves, and so without memory; a view
+    that turns shows it as well.
+    """
+    unwritten = not (world.show_action or world.turning_view)
+    return world.width == 1 and world.wrong_door == "ends" and unwritten
 
 
 def corridor_bound(world: Corridor, reach: int) -> float:
@@ -212,7 +219,7 @@ class PortalNotes:
 
 def walkers_know(world: Portal) -> bool:
     """Whether scripted walkers find their way through such rooms."""
-    return world.size == 5 and world.spawn is None
+    return world.size == 5 and world.spawn is None and not world.turning_view
 
 
 class PortalOracle(Oracle):
@@ -220,7 +227,10 @@ class PortalOracle(Oracle):
 
     def __init__(self, world: Portal):
         if not walkers_know(world):
-            raise ValueError("Scripted walkers know rooms of 5 x 5 cells entered in the middle.")
+            raise ValueError(
+                "Scripted walkers know rooms of 5 x 5 cells entered in the middle, and a view that "
+                "does not turn."
+            )
         self._world = world
         self._words = world.words
         self._first_room = self._words.index("room1")

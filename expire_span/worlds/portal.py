@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from expire_span.chance import draw
-from expire_span.checks import require_at_least, require_one_of
+from expire_span.checks import require_at_least, require_finite, require_one_of
 from expire_span.worlds.grid import AGENT, BLOCK, COLOURS, DOOR, Cells, view_at, walled
 from expire_span.worlds.world import Game, Measure, World, WorldState
 
@@ -57,7 +57,7 @@ class Portal(World):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.spawn is not None:  # settings that were read from a file hold a list
+        if isinstance(self.spawn, list):  # as in settings that were read from a file
             object.__setattr__(self, "spawn", tuple(self.spawn))
         require_at_least(2, rooms=self.rooms)
         require_at_least(5, size=self.size)
@@ -65,11 +65,17 @@ class Portal(World):
             raise ValueError(f"There can be at most {MOST_ROOMS} rooms, but rooms is {self.rooms}.")
         if self.size % 2 == 0:
             raise ValueError(f"size must be odd, so that rooms have a middle, but is {self.size}.")
-        if not all(1 <= place <= self.size - 2 for place in self.entrance):
+        inside = range(1, self.size - 1)
+        if not (
+            isinstance(self.entrance, tuple)
+            and len(self.entrance) == 2
+            and all(isinstance(place, int) and place in inside for place in self.entrance)
+        ):
             raise ValueError(
-                f"spawn must lie inside the walls, from 1 to {self.size - 2} both ways, but is "
-                f"{self.spawn}."
+                f"spawn must be a cell (x, y) inside the walls, whole numbers from 1 to "
+                f"{self.size - 2}, but is {self.spawn}."
             )
+        require_finite(prize=self.prize)
         require_one_of(get_args(RoomWord), room_word=self.room_word)
         require_one_of(get_args(LastRoom), last_room=self.last_room)
 

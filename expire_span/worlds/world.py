@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from expire_span.chance import row_keys
-from expire_span.checks import require_at_least
+from expire_span.checks import require_at_least, require_finite, require_not_negative
 from expire_span.worlds.grid import DX, DY, MOVES, STAY, Cells, turned
 
 REWARDED = "rewarded"
@@ -119,8 +119,8 @@ class World(ABC):
 
     def __post_init__(self) -> None:
         require_at_least(1, limit=self.limit)
-        if not self.step_cost >= 0:
-            raise ValueError(f"step_cost must not be negative, but is {self.step_cost}.")
+        require_finite(step_cost=self.step_cost)
+        require_not_negative(step_cost=self.step_cost)
 
     @property
     @abstractmethod

@@ -112,6 +112,19 @@ def test_memories_of_ended_episodes_are_neither_attended_nor_counted_nor_charged
         assert_same(step.hidden[:, t], alone.hidden[:, 0])
 
 
+def test_states_that_pay_at_once_pay_for_their_whole_span_whenever_their_episode_ends():
+    """The exception: `charge="block"` asks for what is predicted, not for what is remembered."""
+    policy = replace(MEMORIES["expire"], charge="block")
+    model = make_agent(WORLD, policy)
+    views = random_views(WORLD, 2, BLOCK)
+    history = model(views, model.start(2)).memory
+    every_step = torch.ones(2, BLOCK, dtype=torch.bool)
+    step = model(views, history, starts=every_step)
+    spans = torch.stack([each.mean() for each in step.spans])
+    assert step.stats.live.max() == 0
+    torch.testing.assert_close(step.penalty, (policy.penalty * spans.sum()).double())
+
+
 @every_memory
 @torch.no_grad()
 def test_hidden_memory_gives_the_numbers_of_deleted_memory(memory):

@@ -20,7 +20,7 @@ from expire_span import AdaptiveSpan, FixedSpan
 from expire_span.agent.dense import dense, start_full
 from expire_span.agent.episodes import play_episodes
 from expire_span.agent.evaluation import evaluate_agent
-from expire_span.agent.experiments import corridor
+from expire_span.agent.experiments import corridor, portal
 from expire_span.agent.learner import AgentOptimizer, Learner, build_optimizer, read_again
 from expire_span.agent.loss import ActorCritic, actor_critic_loss, discounted_returns
 from expire_span.agent.ports import Decision, build_agent
@@ -352,6 +352,22 @@ def test_the_smoke_experiment_learns_a_short_corridor():
     assert found["success"] > 0.9
     # Some layer has learned to forget the walk; one that forgets nothing has 7 live memories.
     assert min(found["live/layer_0"], found["live/layer_1"]) < 5
+
+
+@pytest.mark.slow
+def test_the_smoke_experiment_finds_its_way_through_five_rooms_and_forgets():
+    experiment = portal("smoke")
+    trainer = AgentTrainer(experiment, CPU)
+    reports = []
+    while trainer.step < experiment.steps:
+        trainer.update()
+        if trainer.step % experiment.log_every == 0:
+            reports.append(trainer.report())
+    begun = next(n for n, report in enumerate(reports) if report["penalty_weight"] > 0)
+    assert reports[-1]["live"] < reports[begun]["live"]
+    found = evaluate_agent(trainer.model, experiment.world, rows=1000, seed=99)
+    assert found["return"] > 1.3  # 0.43 without memory
+    assert found["live"] < 10
 
 
 @pytest.mark.parametrize(

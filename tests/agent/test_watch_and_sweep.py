@@ -278,8 +278,11 @@ def test_a_walker_earns_what_its_window_allows(window, value):
     [
         (WORLD, "best of a window, relayed once"),
         (replace(WORLD, width=3), None),  # who walks round about knows less
+        (replace(WORLD, show_action=True), None),  # who sees its moves can write with them
+        (replace(WORLD, turning_view=True), None),
         (Portal(rooms=3, limit=20), "makes no mistake on purpose"),
         (Portal(rooms=3, limit=20, size=7), None),  # no walker knows its way there
+        (Portal(rooms=3, limit=20, turning_view=True), None),
     ],
 )
 def test_a_sweep_is_drawn_beside_scripted_policies(world, label, tmp_path, monkeypatch):
@@ -318,9 +321,49 @@ def test_every_run_is_drawn_whatever_its_memory(tmp_path, monkeypatch):
 
     monkeypatch.setattr(plt, "close", note_and_close)
     draw_sweep(tmp_path, tmp_path / "picture.png")
-    _, points = read_sweep(tmp_path)
-    assert sorted(drawn) == sorted((point.live, point.performance) for point in points)
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")]
+    assert sorted(drawn) == sorted((result["live"], result["success"]) for result in results)
     assert len(drawn) == 4
+    assert all(result["live"] != result["held"] for result in results)  # or it could be that
+
+
+def test_bounds_are_drawn_over_the_live_memories_of_a_straight_walk(tmp_path, monkeypatch):
+    train_agent(tiny_experiment(steps=1), tmp_path / "one", progress=False)
+    drawn: dict[str, list[tuple[float, float]]] = {}
+    close = plt.close
+
+    def note_and_close(figure: Figure) -> None:
+        for line in figure.axes[0].lines:
+            drawn[str(line.get_label())] = [tuple(place) for place in line.get_xydata().tolist()]
+        close(figure)
+
+    monkeypatch.setattr(plt, "close", note_and_close)
+    draw_sweep(tmp_path, tmp_path / "picture.png")
+    lengths = range(WORLD.shortest, WORLD.longest + 1)
+    for window in (1, WORLD.longest):
+        walk = [min(t, window) for length in lengths for t in range(length)]
+        known = sum(length - 1 <= window for length in lengths) / len(lengths)
+        place = (sum(walk) / len(walk), pytest.approx(0.5 + 0.5 * known))
+        assert drawn["best of a window"][0 if window == 1 else -1] == place
+
+
+def test_an_agent_is_judged_on_the_episodes_and_with_the_memory_that_are_asked_for(
+    tmp_path, capsys
+):
+    run = str(tmp_path / "run")
+    train_agent(tiny_experiment(steps=1), tmp_path / "run", progress=False)
+
+    def judged(*options: str) -> dict[str, float]:
+        main(["evaluate", run, "--rows", "64", "--device", "cpu", *options])
+        return json.loads(capsys.readouterr().out)
+
+    as_it_is = judged()
+    assert as_it_is == judged()
+    assert judged("--seed", "5")["live"] != as_it_is["live"]
+    assert judged("--limit", "0")["live"] == 0 < as_it_is["live"]
+    for seed in ("0", "1"):
+        main(["watch", run, "--rows", "1", "--seed", seed, "--out", str(tmp_path / f"{seed}.gif")])
+    assert (tmp_path / "0.gif").read_bytes() != (tmp_path / "1.gif").read_bytes()
 
 
 def test_a_sweeps_picture_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
