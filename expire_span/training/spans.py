@@ -15,6 +15,9 @@ LOOK_EVERY = 50
 """Updates between two looks at the spans, whatever is logged."""
 NOTHING, EVERYTHING = 0.005, 0.99
 """Shares of the longest span below and above which all spans have collapsed or saturated."""
+EARLY = 1000
+"""Updates in which little can have been learned: a layer that forgets all by then does so by
+chance; later it may well have found that it needs nothing."""
 
 
 def task_share(step: Step, loss: Tensor, penalty: Tensor) -> Tensor | None:
@@ -51,7 +54,7 @@ def _absolute(gradients: Sequence[Tensor | None]) -> Tensor:
 
 
 class SpanWatch:
-    """Warns when all spans have collapsed to nothing or grown to the maximum, once each time."""
+    """Warns when spans have collapsed to nothing or grown to the maximum, once each time."""
 
     def __init__(self, longest: int | None):
         self._longest = longest
@@ -66,13 +69,23 @@ class SpanWatch:
         if self._longest is None:
             return
         longest, shortest = stats.max_span.max().item(), stats.mean_span.min().item()
-        if longest < max(1.0, NOTHING * self._longest):
+        nothing = max(1.0, NOTHING * self._longest)
+        layers, without = len(stats.max_span), int((stats.max_span < nothing).sum())
+        if without == layers:
             self._enter(
                 "collapsed",
                 f"Step {step}: all spans have collapsed (the longest of a block is {longest:.1f} "
                 f"of {self._longest} steps) and expired memories get no gradient to come back: "
                 "start with a larger `initial`, lower the penalty, or let it wait (penalty.delay, "
                 "penalty.after_metric).",
+            )
+        elif 2 * without > layers and step <= EARLY:
+            self._enter(
+                "mostly collapsed",
+                f"Step {step}: spans have collapsed in {without} of {layers} layers (to less than "
+                f"{nothing:.0f} of {self._longest} steps) before much can have been learned, and "
+                "expired memories get no gradient to come back: lower optimizer.span_rate, or "
+                "start with a larger `initial`.",
             )
         elif shortest > EVERYTHING * self._longest:
             self._enter(

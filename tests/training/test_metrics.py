@@ -25,7 +25,7 @@ from expire_span.training.metrics import (
     span_histogram,
     summary,
 )
-from expire_span.training.spans import LOOK_EVERY, SpanWatch
+from expire_span.training.spans import EARLY, LOOK_EVERY, SpanWatch
 from expire_span.training.trainer import Trainer
 from small_runs import MEMORIES, small_experiment
 
@@ -97,6 +97,21 @@ def test_collapse_and_saturation_are_warned_of_once_each_time():
         watch.look(40, collapsed)
     with pytest.warns(UserWarning, match=r"Step 50: all spans are at their maximum of 1000"):
         watch.look(50, stats(max_span=[1000.0], mean_span=[999.0]))
+
+
+def test_layers_that_forget_all_before_much_can_be_learned_are_warned_of():
+    def spans(*longest: float) -> MemoryStats:
+        return stats(max_span=[*longest], mean_span=[*longest])
+
+    watch = SpanWatch(longest=1000)
+    with pytest.warns(UserWarning, match=r"Step 50: .* in 2 of 3 layers \(to less than 5 of 1000"):
+        watch.look(50, spans(4.0, 4.9, 300.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        watch.look(100, spans(0.0, 4.0, 300.0))  # it has been said
+        watch.look(150, spans(4.0, 6.0, 300.0))
+        watch.look(EARLY + 50, spans(0.0, 0.0, 300.0))  # which they may have learned
+        watch.look(200, spans(0.0, 300.0))  # half of them
 
 
 @pytest.mark.parametrize(("bias", "word"), [(-30.0, "collapsed"), (30.0, "at their maximum")])
