@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from expire_span.tensors import save_tensors
 from expire_span.training.disk import flush, make_folder, write_text, writing
 from expire_span.training.distributed import ALONE, Ranks
 
@@ -206,11 +207,7 @@ def clear_leftovers(folder: Path) -> None:
 
 def _write(shard: Shard, folder: Path, name: str) -> list[tuple[str, str]]:
     """Write one shard's files, and give their sums."""
-    tensors = {key: tensor.contiguous() for key, tensor in shard.tensors.items()}
-    try:
-        save_file(tensors, folder / f"{name}{TENSORS}")
-    except SafetensorError as error:  # its own kind also where the disk is full
-        raise OSError(str(error)) from error
+    save_tensors(shard.tensors, folder / f"{name}{TENSORS}")
     flush(folder / f"{name}{TENSORS}")
     write_text(folder / f"{name}{VALUES}", json.dumps(shard.values))
     return [(file, _digest(folder / file)) for file in (f"{name}{TENSORS}", f"{name}{VALUES}")]

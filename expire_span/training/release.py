@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from expire_span.tasks import Task
 from expire_span.tasks.files import TOKENIZER_FILE, VOCABULARY_FILE
+from expire_span.tensors import save_tensors
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.disk import flush, make_folder, write_text, writing, written_whole
 from expire_span.training.records import load_experiment
@@ -139,10 +139,7 @@ def _filling(out: Path) -> Iterator[Path]:
 
 def _write_weights(weights: dict[str, Tensor], step: int | None, path: Path) -> None:
     about = {} if step is None else {STEP: str(step)}
-    try:
-        save_file({name: t.contiguous() for name, t in weights.items()}, path, about)
-    except SafetensorError as error:  # its own kind also where the disk is full
-        raise OSError(str(error)) from error
+    save_tensors(weights, path, about)
     flush(path)
 
 

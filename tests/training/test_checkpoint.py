@@ -77,7 +77,7 @@ def test_a_save_that_fails_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     def full_disk(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "save_file", full_disk)
+    monkeypatch.setattr("expire_span.tensors.save_file", full_disk)
     with pytest.raises(
         OSError, match=r"^The checkpoint of step 2 could not be .* left on device\.$"
     ):

@@ -109,7 +109,7 @@ def test_a_release_that_fails_leaves_nothing_and_can_be_made_again(folders, tmp_
         raise SafetensorError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("expire_span.training.release.save_file", cut_off)
+        patch.setattr("expire_span.tensors.save_file", cut_off)
         with pytest.raises(OSError, match=r"The release in .* could not be written: No space"):
             release(run, out)
     assert list(out.iterdir()) == []

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from expire_span.model.memory.base import LayerMemory
 from expire_span.model.memory.state import State
+from expire_span.tensors import save_tensors
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ class Memory(State):
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file that `Transformer.load_memory` reads."""
-        tensors = {name: tensor.contiguous() for name, tensor in self.tensors().items()}
-        save_file(tensors, path, metadata={"memory": json.dumps(self.about())})
+        save_tensors(self.tensors(), Path(path), {"memory": json.dumps(self.about())})
 
     def about(self) -> dict[str, Any]:
         """What is not in the tensors, JSON-able, for `Transformer.restore_memory`."""
