@@ -131,7 +131,7 @@ def evaluate(
 def _said_of(task: Task) -> dict[str, str]:
     """What has to be said wherever a number is shown: that the data are a part of a public set."""
     part = task.subset()
-    return {"data": part} if part else {}
+    return {"subset": part} if part else {}
 
 
 def _go_on_or_forget(bookmark: Bookmark | None, evaluation: Evaluation, resume: bool) -> None:

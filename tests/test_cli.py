@@ -167,9 +167,9 @@ def test_numbers_of_a_part_of_a_data_set_say_so(tmp_path, capsys, monkeypatch):
     run = str(tmp_path / "run")
     main(["train", "pg19", "smoke", *TINY, "--out", run])
     trained = json.loads(capsys.readouterr().out)
-    assert "PG-19 subset" in trained["data"]
+    assert "PG-19 subset" in trained["subset"]
     main(["evaluate", run])
-    assert json.loads(capsys.readouterr().out)["data"] == trained["data"]
+    assert json.loads(capsys.readouterr().out)["subset"] == trained["subset"]
 
 
 @pytest.mark.filterwarnings("default")

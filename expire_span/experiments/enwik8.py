@@ -61,8 +61,8 @@ def enwik8_point(memory: AnyMemory, scale: Scale) -> Experiment:
     At `single` scale by our own recipe for the speedrun: by the paper's, so few updates say nothing
     of memory yet (windows of 128 to 1,024 had 1.79, 1.68, 1.80 and 1.79 valid bits per byte).
     Learned spans begin with a block, and those of states learn at a twentieth of the recipe's rate,
-    at which they shrank to nothing in 150 updates, before anything had been learned that needs them
-    (1.69 to 1.71 valid bits per byte, where slow ones have 1.59; `docs/log.md`).
+    at which most layers' shrank to nothing in 200 updates, before any had learned to look far (1.69
+    to 1.71 valid bits per byte, where slow ones have 1.59; `docs/log.md`).
 
     Learned memories come from two seeds each, since chance has a share in how much they come to
     hold; the size of a window is given, and one run says what it is worth.

@@ -6,6 +6,7 @@ not among these. If there is a file light_utterances.tsv as well, with an uttera
 whatever may follow a tab, it is told too.
 """
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -15,7 +16,7 @@ from functools import lru_cache
 from itertools import product
 from pathlib import Path
 
-from expire_span.tasks.files import Source, folder_with, md5_of, unpacked
+from expire_span.tasks.files import Source, folder_with, unpacked
 
 SOURCE = Source(
     "LIGHT",
@@ -94,9 +95,17 @@ def light(path: str) -> Lore:
 def said_of_light(path: str) -> str:
     """What has to be said of what is there instead of LIGHT and utterances; empty if nothing."""
     folder = _folder(unpacked(SOURCE.find(path), SOURCE, _folder))
-    if any(md5_of(folder / name) != md5 for name, md5 in FILES.items()):
-        return f"not LIGHT as it was published ({len(_read(folder).names):,} people)"
-    return "" if (folder / UTTERANCES).exists() else "LIGHT without utterances"
+    remarks = []
+    if any(_md5_of_text(folder / name) != md5 for name, md5 in FILES.items()):
+        remarks.append(f"not LIGHT as it was published ({len(_read(folder).names):,} people)")
+    if not (folder / UTTERANCES).exists():
+        remarks.append("LIGHT without utterances")
+    return ", ".join(remarks)
+
+
+def _md5_of_text(path: Path) -> str:
+    """Checksum, however lines end: a repository is checked out with either kind."""
+    return hashlib.md5(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
 
 
 def _folder(root: Path) -> Path:

@@ -132,7 +132,7 @@ def _books(root: Path, split: Split) -> list[Path]:
         folder = folder.with_name("validation")
     books = sorted(folder.glob("*.txt"))
     if not books:
-        raise SOURCE.broken(folder, "has no books (.txt)")
+        raise SOURCE.broken(root, f"has no books (.txt) for {split}")
     return books
 
 

@@ -118,7 +118,7 @@ class CorridorOracle(Oracle):
 
     def __init__(self, world: Corridor):
         if world.turning_view:
-            raise ValueError("Scripted walkers know a view that does not turn.")
+            raise ValueError("Scripted walkers know no view that turns: leave out turning_view.")
         self._words = world.words
 
     def start(self, batch: int, device: torch.device) -> CorridorNotes:
@@ -228,8 +228,8 @@ class PortalOracle(Oracle):
     def __init__(self, world: Portal):
         if not walkers_know(world):
             raise ValueError(
-                "Scripted walkers know rooms of 5 x 5 cells entered in the middle, and a view that "
-                "does not turn."
+                "Scripted walkers know rooms of 5 x 5 cells entered in the middle, and no view "
+                "that turns: leave out size, spawn and turning_view."
             )
         self._world = world
         self._words = world.words

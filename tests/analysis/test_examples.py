@@ -48,6 +48,25 @@ def test_the_command_in_the_readme_makes_this_model(tmp_path, monkeypatch):
     assert caught == [load_experiment(MODEL / "experiment.json")]
 
 
+def test_the_agent_finds_its_way_through_rooms_and_was_made_as_the_readme_says(
+    tmp_path, monkeypatch
+):
+    readme = (EXAMPLES / "README.md").read_text()
+    command = re.search(r"expire-span (train portal .*?)\n```", readme, re.DOTALL)[1]
+    monkeypatch.chdir(tmp_path)
+    caught = []
+    monkeypatch.setattr(
+        "expire_span.agent.commands.train_agent",
+        lambda experiment, out, **_: caught.append(experiment) or {},
+    )
+    main(command.replace("\\\n", " ").split())
+    experiment, model = load_agent(EXAMPLES / "portal", "cpu")
+    assert caught == [load_agent_experiment(EXAMPLES / "portal")]
+    found = evaluate_agent(model, experiment.world, rows=512, seed=5)
+    assert found["return"] > 37  # 0.6 for whoever remembers nothing, 39.5 for a walker
+    assert found["live"] < 15  # 27 for a window that does as well
+
+
 def test_the_agent_finds_its_door_with_half_the_memory_and_was_made_as_the_readme_says():
     assert load_agent_experiment(EXAMPLES / "corridor") == corridor("single")
     experiment, model = load_agent(EXAMPLES / "corridor", "cpu")

@@ -289,7 +289,7 @@ def test_what_is_not_a_book_is_refused(books: Path) -> None:
         PG19(str(books)).stream("train", 2, 0)
     for path in (books / "validation").iterdir():
         path.unlink()
-    with pytest.raises(ValueError, match=r"validation has no books \(\.txt\): get the folders"):
+    with pytest.raises(ValueError, match=r"pg19 has no books \(\.txt\) for valid: get the folders"):
         PG19(str(books)).stream("train", 2, 0)
     (books / "books.csv").write_text("x")
     with pytest.raises(ValueError, match=r"books\.csv is neither a folder nor an archive"):

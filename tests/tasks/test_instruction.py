@@ -182,6 +182,10 @@ def test_stories_without_utterances_or_of_other_people_say_so(
     sums = {name: hashlib.md5((small_light / name).read_bytes()).hexdigest() for name in FILES}
     monkeypatch.setattr(lore, "FILES", sums)
     assert task.subset() == ""
+    (small_light / "rooms.json").write_bytes(
+        (small_light / "rooms.json").read_bytes().replace(b"\n", b"\r\n")
+    )
+    assert task.subset() == ""
     (small_light / UTTERANCES).unlink()
     assert task.subset() == "LIGHT without utterances"
     lore._read.cache_clear()

@@ -73,7 +73,7 @@ def product_relu(states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @product_relu.register_fake
 def _(states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return states.new_empty(len(states), len(weight))
+    return states.new_empty(states.shape[0], weight.shape[0])  # a length would be a constant
 
 
 def dropped_relu(hidden: Tensor, bias: Tensor, dropout: float) -> Tensor:
