@@ -165,8 +165,8 @@ def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
     whatever its span.
 
     Memory costs something while the return is above 655, a little below what it comes to, and all
-    of it from 680 on. So in 16 rooms one layer forgot all but its ramp, and the other next to
-    nothing; where less was asked for, the other forgot as well, and the return was lower by far.
+    of it from 680 on. So in 16 rooms one layer forgot all but the late rooms, and the other
+    one of the two states of each room; where less was asked for, the return was lower by far.
     If the return swings around what is asked for, the penalty turns round often, and little is
     forgotten. That is why reports come often: what is remembered of a loop is of use as a whole, so
     that the return falls within a few dozen updates once spans become too short.
