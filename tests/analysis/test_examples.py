@@ -64,7 +64,7 @@ def test_the_agent_finds_its_way_through_rooms_and_was_made_as_the_readme_says(
     assert caught == [load_agent_experiment(EXAMPLES / "portal")]
     found = evaluate_agent(model, experiment.world, rows=512, seed=5)
     assert found["return"] > 37  # 0.6 for whoever remembers nothing, 39.5 for a walker
-    assert found["live"] < 15  # 27 for a window that does as well
+    assert found["live"] < 15  # 27 for whoever remembers from one passage to the next
 
 
 def test_the_agent_finds_its_door_with_half_the_memory_and_was_made_as_the_readme_says():
