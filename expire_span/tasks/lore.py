@@ -89,12 +89,12 @@ def built_in() -> Lore:
 
 def light(path: str) -> Lore:
     """The lore of LIGHT, found at this path or where the environment says."""
-    return _read(_folder(unpacked(SOURCE.find(path), SOURCE, _folder)))
+    return _read(_found(path))
 
 
 def said_of_light(path: str) -> str:
     """What has to be said of what is there instead of LIGHT and utterances; empty if nothing."""
-    folder = _folder(unpacked(SOURCE.find(path), SOURCE, _folder))
+    folder = _found(path)
     remarks = []
     if any(_md5_of_text(folder / name) != md5 for name, md5 in FILES.items()):
         remarks.append(f"not LIGHT as it was published ({len(_read(folder).names):,} people)")
@@ -108,8 +108,13 @@ def _md5_of_text(path: Path) -> str:
     return hashlib.md5(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
 
 
+def _found(path: str) -> Path:
+    """The folder with its files, unpacked if need be."""
+    return _folder(unpacked(SOURCE.find(path), SOURCE, _folder))
+
+
 def _folder(root: Path) -> Path:
-    """Where its files are."""
+    """The same of a folder in which they lie."""
     return folder_with(tuple(FILES), root, SOURCE)
 
 
