@@ -2,7 +2,8 @@
 
     python benchmarks/attention.py            all cases, a table and one JSON line per case
     python benchmarks/attention.py --quick    only some 2,048 live keys
-    python benchmarks/attention.py --tune     other tile shapes of each kernel
+    python benchmarks/attention.py --tune far near short
+                                              other tile shapes of each kernel for such keys
     python benchmarks/attention.py --quick --score-bytes 67108864
                                               position scores of fewer rows at a time
 
@@ -58,7 +59,8 @@ class Case:
     fading: float = 0.0  # share of them whose ramp lies in the block
     spread: str = "even"  # or ragged
     kind: str = "far"  # packed far keys; near: the block and 512 states before it, with positions;
-    # fixed: the last `keys` states, with positions at every distance
+    # short: the same, most of which fade early; fixed: the last `keys` states, with positions at
+    # every distance
     dropout: float = 0.0
 
 
@@ -109,15 +111,22 @@ def far_keys(case: Case) -> KeySet:
     return KeySet(normal(total, HEADS, WIDTH), normal(total, HEADS, WIDTH), seen, deadline)
 
 
-def dense_keys(past: int, span: int | None, rows: int) -> KeySet:
-    """The block and the states before it, in order, with positions."""
+def dense_keys(past: int, span: int | None, rows: int, spans: Tensor | None = None) -> KeySet:
+    """The block and the states before it, in order, with positions.
+
+    Args:
+        past: how many before the block.
+        span: the window of all; without one, they fade.
+        rows: of the table of positions.
+        spans: after how many steps each begins to fade, [B, 1, N], or one number for all.
+    """
     times = torch.arange(-past, LENGTH, device="cuda")
     last = torch.full_like(times, NEVER) if span is None else times + span
     seen = Visibility((times + 1)[None, None], last[None, None], begin=-past)
     shape = (BATCH, len(times), HEADS, WIDTH)
     deadline = None
-    if span is None:
-        deadline = (times + 819.0).expand(BATCH, 1, -1).contiguous().requires_grad_()
+    if spans is not None:
+        deadline = (times + spans).expand(BATCH, 1, -1).contiguous().requires_grad_()
     return KeySet(normal(*shape), normal(*shape), seen, deadline, normal(rows, WIDTH))
 
 
@@ -126,7 +135,10 @@ def make(case: Case) -> tuple[Tensor, KeySet]:
     torch.manual_seed(case.keys)
     queries = normal(BATCH, LENGTH, HEADS, WIDTH)
     if case.kind == "near":
-        return queries, dense_keys(LENGTH, None, LENGTH)
+        return queries, dense_keys(LENGTH, None, LENGTH, torch.tensor(819.0, device="cuda"))
+    if case.kind == "short":
+        spans = torch.rand(BATCH, 1, 2 * LENGTH, device="cuda") * 2 * (case.keys - RAMP)
+        return queries, dense_keys(LENGTH, None, LENGTH, spans)
     if case.kind == "fixed":
         return queries, dense_keys(case.keys, case.keys, case.keys)
     return queries, far_keys(case)
@@ -350,7 +362,24 @@ TILES = {
     "query": [(64, 128, 4, 2), (64, 64, 4, 3), (64, 64, 4, 2), (64, 32, 4, 3), (128, 64, 8, 3)],
     "key": [(64, 64, 4, 3), (64, 64, 4, 2), (32, 64, 4, 3), (64, 128, 8, 3)],
 }
-TUNED = [Case(768, kind="near", dropout=0.3), Case(2048, 0.5)]
+ORDERED_TILES = {
+    "forward": [(64, 32, 4, 3), (64, 32, 4, 4), (64, 32, 4, 2), (64, 64, 4, 3), (128, 32, 8, 3)],
+    "query": [(64, 16, 4, 4), (64, 16, 4, 3), (64, 32, 4, 3), (64, 32, 4, 4), (128, 32, 8, 3)],
+    "key": [(32, 64, 4, 3), (32, 64, 4, 4), (32, 64, 4, 2), (16, 64, 4, 3), (64, 64, 8, 2)],
+}
+PRODUCT_TILES = {
+    "scores": [(64, 64, 4, 3), (64, 64, 4, 1), (64, 128, 4, 3), (64, 256, 8, 3), (128, 64, 4, 3),
+               (128, 64, 8, 3), (128, 128, 8, 3), (32, 128, 4, 3)],
+    "by_scores": [(64, 64, 4, 3), (64, 64, 4, 4), (64, 128, 4, 3), (128, 64, 4, 3), (128, 64, 8, 3),
+                  (32, 64, 4, 4), (32, 128, 4, 3)],
+    "table": [(64, 64, 4, 3), (64, 64, 4, 4), (128, 64, 4, 3), (128, 64, 8, 3), (64, 128, 4, 3),
+              (32, 64, 4, 4), (32, 128, 4, 4)],
+}  # fmt: skip
+TUNED = {
+    "far": (Case(2048, 0.5), TILES),
+    "near": (Case(768, kind="near"), ORDERED_TILES | PRODUCT_TILES),
+    "short": (Case(320, kind="short"), ORDERED_TILES),
+}
 
 
 @contextmanager
@@ -366,7 +395,7 @@ def tiles(kernel: str, shape: tuple[int, int, int, int]) -> Iterator[None]:
 
 
 def try_tile(kernel: str, shape: tuple[int, int, int, int], case: Case, timed: bool) -> object:
-    """Worst error, or milliseconds of the pass the kernel is part of, or what went wrong."""
+    """Worst error, or milliseconds of what the kernel is part of, or what went wrong."""
     try:
         queries, keys = make(case)
         with tiles(kernel, shape):
@@ -376,14 +405,19 @@ def try_tile(kernel: str, shape: tuple[int, int, int, int], case: Case, timed: b
                 lambda: fused.fused_attention(queries, [keys], ramp=RAMP, dropout=case.dropout),
                 list(learned(queries, keys).values()),
             )
-            return forward if kernel == "forward" else backward
+            return {"forward": forward, "scores": forward + backward}.get(kernel, backward)
     except Exception as error:  # a tile too large for the chip is a result too
         return f"{type(error).__name__}: {str(error)[:60]}"
 
 
-def tune(workers: int) -> None:
+def tune(kinds: list[str], workers: int) -> None:
     """Try every tile of each kernel; several processes compile, then one times."""
-    jobs = [(kernel, shape, case) for case in TUNED for kernel in TILES for shape in TILES[kernel]]
+    jobs = [
+        (kernel, shape, case)
+        for case, shapes in map(TUNED.__getitem__, kinds)
+        for kernel in shapes
+        for shape in shapes[kernel]
+    ]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         checks = list(pool.map(try_tile, *zip(*jobs, strict=True), [False] * len(jobs)))
     for (kernel, shape, case), worst in zip(jobs, checks, strict=True):
@@ -397,14 +431,14 @@ def main() -> int:
     """Measure, print, and say whether everything was right."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only some 2,048 live keys")
-    parser.add_argument("--tune", action="store_true", help="try other tile shapes")
+    parser.add_argument("--tune", nargs="+", choices=TUNED, help="try other tile shapes")
     parser.add_argument("--workers", type=int, default=8, help="processes that compile when tuning")
     parser.add_argument("--score-bytes", type=int, help="of position scores, if not as usual")
     options = parser.parse_args()
     if options.score_bytes is not None:
         fused._POSITION_BYTES = options.score_bytes
     if options.tune:
-        tune(options.workers)
+        tune(options.tune, options.workers)
         return 0
     results = []
     for case in QUICK if options.quick else CASES:

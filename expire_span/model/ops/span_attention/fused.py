@@ -326,6 +326,9 @@ class _Call:
 def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool, fading: bool) -> Tile:
     """The tile of a kernel: "forward", or the gradients by "query" or by "key".
 
+    Of keys in order of time also the products with positions: "scores", and their gradients for
+    queries, "by_scores", and for the "table"; there BT are queries of a class, BN are columns.
+
     For half precision and width 64 they are the fastest that `benchmarks/attention.py --tune` found
     on an NVIDIA H200 (November 2026), the others are the largest that stay in registers.
     """
@@ -334,12 +337,23 @@ def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool, fading
         return Tile(16, 16, stages=1) if width == 128 else Tile(32, 32, stages=1)
     if width == 128:
         return Tile(64, 64, stages=2)
-    if kernel == "key":
-        return Tile(32, 64) if fading or not ordered else Tile(16, 64)
-    if kernel == "query" and ordered:
-        return Tile(64, 16, stages=4) if fading else Tile(64, 64)
-    if positions:
-        return Tile(64, 32) if ordered else Tile(64, 64, stages=2)
+    match kernel:
+        case "scores":
+            return Tile(64, 64)
+        case "by_scores":
+            return Tile(64, 64, stages=4)
+        case "table":
+            return Tile(32, 64, stages=4)
+        case "key" if ordered:
+            return Tile(32, 64, stages=2) if fading else Tile(16, 64)
+        case "key":
+            return Tile(32, 64)
+        case "query" if ordered:
+            return Tile(64, 16, stages=4) if fading else Tile(64, 64)
+        case "forward" if ordered:
+            return Tile(64, 32)
+        case _ if positions:
+            return Tile(64, 64, stages=2)
     return Tile(64, 128, stages=3 if kernel == "forward" else 2)
 
 
@@ -493,7 +507,7 @@ def _scores(keys: _FlatSet, queries: Tensor) -> Tensor:
     after = max(last_column - keys.columns, 0)
     size = len(flat) * keys.columns
     scores = queries.new_empty(before + size + after)[before : before + size]
-    tile = _product_tile(queries)
+    tile = _tile("scores", queries, keys)
     _kernels().span_scores_kernel[_class_grid(queries, tile)](
         queries, keys.positions, scores, _scale(width), T=length, H=heads, rows=rows,
         **_columns(keys), E=width, **_product_cut(tile),
@@ -521,12 +535,13 @@ def _backward_positions(
         d_queries.view(-1, width).add_(d_scores @ keys.positions, alpha=factor)
         d_positions.add_(d_scores.T @ queries.view(-1, width), alpha=factor)
         return
-    tile = _product_tile(queries)
+    tile = _tile("by_scores", queries, keys)
     sizes = {"T": length, "H": heads, "rows": rows, "E": width}
     _kernels().span_bwd_scores_kernel[_class_grid(queries, tile)](
         d_scores, keys.positions, d_queries, final, factor, **sizes,
         **_columns(keys), **_product_cut(tile),
     )  # fmt: skip
+    tile = _tile("table", queries, keys)
     parts = queries.new_empty((8, _TABLE_PARTS, keys.columns, width), dtype=torch.float32)
     _kernels().span_bwd_table_kernel[(_cdiv(keys.columns, tile.keys), 8, _TABLE_PARTS)](
         d_scores, queries, parts, **sizes,
@@ -535,13 +550,6 @@ def _backward_positions(
     _kernels().span_sum_table_kernel[(_cdiv(len(d_positions), 8),)](
         parts, d_positions, factor, **_columns(keys), E=width, PARTS=_TABLE_PARTS, BP=8
     )
-
-
-def _product_tile(queries: Tensor) -> Tile:
-    """The tile of matrix products over queries of a class and columns of ordered scores."""
-    if queries.dtype == torch.float32:
-        return Tile(32, 32, stages=1)
-    return Tile(64, 64)
 
 
 def _product_cut(tile: Tile) -> dict[str, int]:
