@@ -4,10 +4,10 @@ from dataclasses import replace
 from functools import partial
 
 from expire_span.experiments.memories import adaptive_span, compressive
-from expire_span.experiments.scale import SAMPLES, Scale, smoke
+from expire_span.experiments.scale import SAMPLES, Scale, smoke, with_patient_spans
 from expire_span.experiments.table import Line, Table
 from expire_span.model.config import TransformerConfig
-from expire_span.model.memory import AdaptiveSpan, AnyMemory, ExpireSpan, FixedSpan
+from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
 from expire_span.tasks import Enwik8, Text
 from expire_span.training.experiment import EvaluationConfig, Experiment, OptimizerConfig
 from expire_span.training.schedule import RateSchedule
@@ -16,8 +16,6 @@ EXPIRE_SPAN_16K = ExpireSpan(16_384, ramp=128, penalty=1e-6, initial=0.02, short
 EXPIRE_SPAN_32K = ExpireSpan(
     32_768, ramp=128, penalty=3e-7, initial=0.02, divisor=128, shorten=True
 )
-PATIENT_RATE = 3.6e-5
-"""Of what predicts spans: at 7e-4 most layers' shrank to nothing before any learned to look far."""
 A_SHORT_TEXT = Text(str(SAMPLES / "books" / "train" / "1.txt"))
 
 
@@ -34,7 +32,7 @@ def enwik8(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single") -> Expe
     """
     experiment = _enwik8(memory, scale)
     patient = scale == "single" and isinstance(memory, ExpireSpan)
-    return _with_patient_spans(experiment) if patient else experiment
+    return with_patient_spans(experiment) if patient else experiment
 
 
 def _enwik8(memory: AnyMemory, scale: Scale) -> Experiment:
@@ -81,7 +79,7 @@ def enwik8_point(memory: AnyMemory, scale: Scale) -> Experiment:
         case "smoke":
             return experiment
         case "single":
-            return _with_patient_spans(_by_our_recipe(replace(experiment, steps=2000)))
+            return with_patient_spans(_by_our_recipe(replace(experiment, steps=2000)))
         case "paper":
             return _at_one_rate(experiment, warmup=8000)
 
@@ -163,18 +161,6 @@ def _by_our_recipe(experiment: Experiment) -> Experiment:
         schedule=RateSchedule(warmup=experiment.optimizer.schedule.warmup, decay="linear"),
     )
     return replace(experiment, model=replace(experiment.model, norm="pre"), optimizer=optimizer)
-
-
-def _with_patient_spans(experiment: Experiment) -> Experiment:
-    """Learned spans begin with a block; those of states, of many weights each, learn slowly."""
-    model, optimizer = experiment.model, experiment.optimizer
-    memory = model.memory
-    if not isinstance(memory, ExpireSpan | AdaptiveSpan):
-        return experiment
-    if isinstance(memory, ExpireSpan):
-        optimizer = replace(optimizer, span_rate=PATIENT_RATE / optimizer.rate)
-    memory = replace(memory, initial=model.block / memory.max_span)
-    return replace(experiment, model=replace(model, memory=memory), optimizer=optimizer)
 
 
 def _at_one_rate(experiment: Experiment, warmup: int) -> Experiment:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from expire_span.experiments.memories import adaptive_span, compressive
-from expire_span.experiments.scale import SAMPLES, Scale, smoke
+from expire_span.experiments.scale import SAMPLES, Scale, smoke, with_patient_spans
 from expire_span.experiments.table import Line, Table
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
@@ -25,8 +25,9 @@ def pg19(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single") -> Experi
     its enwik8 models.
 
     `single` reads 98M characters in batches of 64, without dropout, at the same rate after 200
-    updates, then down a cosine to a twentieth. Learned memories come from two seeds each, since
-    chance has a share in how much they come to hold; the other sizes are given.
+    updates, then down a cosine to a twentieth; learned spans begin with a block, and those of
+    states learn slowly, as on enwik8. Learned memories come from two seeds each, since chance has a
+    share in how much they come to hold; the other sizes are given.
     """
     task = PG19()
     experiment = Experiment(
@@ -54,7 +55,7 @@ def pg19(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single") -> Experi
         return smoke(experiment, PG19(str(SAMPLES / "books"), vocabulary=100))
     if scale == "single":
         schedule = RateSchedule(warmup=200, decay="cosine", final=0.05)
-        return replace(
+        small = replace(
             experiment,
             model=replace(experiment.model, dropout=0.0),
             optimizer=replace(experiment.optimizer, schedule=schedule),
@@ -63,6 +64,7 @@ def pg19(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single") -> Experi
             steps=3000,
             save_every=500,
         )
+        return with_patient_spans(small)
     return experiment
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
-from expire_span.experiments.scale import SAMPLES, Scale, smoke
+from expire_span.experiments.scale import SAMPLES, Scale, smoke, with_patient_spans
 from expire_span.experiments.table import Line, Table
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
@@ -23,7 +23,8 @@ def wikitext(memory: AnyMemory = EXPIRE_SPAN_8K, scale: Scale = "single") -> Exp
 
     `single` reads 49M words of WikiText-2 (many times over) in batches of 64, with half the width
     and a vocabulary of at most 40k words, of which the first 8k are a band of their own; its rate
-    is 5e-4 after 200 updates, then falls along a cosine to a twentieth.
+    is 5e-4 after 200 updates, then falls along a cosine to a twentieth; spans begin with a block
+    and learn slowly, as on enwik8.
     """
     task = WikiText()
     experiment = Experiment(
@@ -55,7 +56,7 @@ def wikitext(memory: AnyMemory = EXPIRE_SPAN_8K, scale: Scale = "single") -> Exp
         )
         schedule = RateSchedule(warmup=200, decay="cosine", final=0.05)
         optimizer = replace(experiment.optimizer, rate=5e-4, schedule=schedule)
-        return replace(
+        small = replace(
             experiment,
             task=task,
             model=model,
@@ -64,6 +65,7 @@ def wikitext(memory: AnyMemory = EXPIRE_SPAN_8K, scale: Scale = "single") -> Exp
             accumulate=1,
             steps=3000,
         )
+        return with_patient_spans(small)
     return experiment
 
 

@@ -126,6 +126,23 @@ def test_what_the_paper_says_of_its_models_is_what_they_are() -> None:
     assert (words.steps, words.model.block, words.optimizer.clip) == (300_000, 256, 0.1)
 
 
+OF_TEXT = ("enwik8", "enwik8-span", "pg19", "wikitext", "wikitext-memory", "ablations")
+
+
+@pytest.mark.parametrize("name", OF_TEXT)
+def test_spans_of_text_outlast_the_first_hundred_updates(name: str) -> None:
+    """They begin with a block, and what goes into their sigmoid cannot yet have fallen by 4, which
+    is a fiftieth of a short span: with every weight moving at full rate, against states of 1."""
+    spans = [line.experiment("single") for line in TABLES[name].lines if "expire" in line.name]
+    assert spans
+    for one in spans:
+        model, memory, optimizer = one.model, one.model.memory, one.optimizer
+        assert isinstance(memory, ExpireSpan)
+        assert memory.initial * memory.max_span >= model.block
+        pace = model.width * optimizer.rate * optimizer.span_rate / memory.divisor
+        assert 100 * pace < 4
+
+
 def test_the_speedrun_has_the_originals_model_and_rate() -> None:
     run = LINES["enwik8-speedrun/same-recipe"].experiment("single")
     assert (run.model.layers, run.model.width, run.model.block, run.batch) == (12, 512, 512, 64)
