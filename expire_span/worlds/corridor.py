@@ -18,15 +18,18 @@ from expire_span.checks import require_at_least, require_one_of
 from expire_span.worlds.grid import AGENT, BLOCK, COLOURS, DOOR, OBJECT, Cells, view_at, walled
 from expire_span.worlds.world import Game, Measure, World, WorldState
 
+ObjectPlace = Literal["behind", "above"]
+DoorPlaces = Literal["sides", "corner"]
 DoorSides = Literal["random", "fixed"]
 WrongDoor = Literal["ends", "stays"]
 
 BIN = 50  # lengths that are reported together
 
-# Views differ only by what is near: the object, nothing, the doors one cell ahead, the doors.
-_NOTHING = 1
-_DRAWN_LENGTH = 5  # a corridor in which each of these views occurs
-_DRAWN_AT = (1, 3, _DRAWN_LENGTH - 1, _DRAWN_LENGTH)
+# Views differ only by what is near: the object, the object one cell back (which can be seen if it
+# is above), nothing, the doors one cell ahead, the doors.
+_NOTHING = 2
+_DRAWN_LENGTH = 6  # a corridor in which each of these views occurs
+_DRAWN_AT = (1, 2, 3, _DRAWN_LENGTH - 1, _DRAWN_LENGTH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +50,24 @@ class Corridor(World):
     """Largest number; lengths are drawn uniformly, both ends included."""
     width: int = 1
     """Rows of cells. In more than one an agent without memory can note the colour by its row."""
+    object_place: ObjectPlace = "behind"
+    """Whether the object stands behind the first cell, or in the wall above it."""
+    doors: DoorPlaces = "sides"
+    """Whether the doors are above and below the last cell, or above and straight ahead of it (in a
+    wider corridor, of the last cell of its upper row)."""
     door_sides: DoorSides = "random"
-    """Whether the red door is above or below at random, or always above."""
+    """Whether the red door is above or in the other place at random, or always above."""
     wrong_door: WrongDoor = "ends"
     """Whether the wrong door ends the episode, or is closed like a wall."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(3, shortest=self.shortest)  # object and doors are never in one view
+        require_one_of(get_args(ObjectPlace), object_place=self.object_place)
+        # Object and doors are never in one view.
+        require_at_least(3 if self.object_place == "behind" else 4, shortest=self.shortest)
         require_at_least(self.shortest, longest=self.longest)
         require_at_least(1, width=self.width)
+        require_one_of(get_args(DoorPlaces), doors=self.doors)
         require_one_of(get_args(DoorSides), door_sides=self.door_sides)
         require_one_of(get_args(WrongDoor), wrong_door=self.wrong_door)
 
@@ -142,8 +153,10 @@ class CorridorGame(Game):
         lowest = self.world.width - 1
         dx, dy = self._dx[actions], self._dy[actions]
         y = state.y + dy
-        at_door = (state.x == state.length) & ((y < 0) | (y > lowest))
-        right = at_door & ((state.top ^ (dy > 0)) == state.cue)
+        at_upper = y < 0
+        at_other = y > lowest if self.world.doors == "sides" else (dx > 0) & (y == 0)
+        at_door = (state.x == state.length) & (at_upper | at_other)
+        right = at_door & ((state.top ^ at_other) == state.cue)
         x = torch.minimum((state.x + dx).clamp(min=1), state.length)
         moved = replace(state, x=x, y=y.clamp(0, lowest))
         return moved, right.float(), at_door if self.world.wrong_door == "ends" else right
@@ -163,9 +176,10 @@ class CorridorGame(Game):
         )
 
     def _view(self, state: Any) -> Tensor:
-        from_end = state.length - state.x
-        near = _NOTHING + (from_end <= 1).long() + (from_end == 0).long() - (state.x == 1).long()
-        index = (state.cue * 2 + state.top) * 4 + near
+        to_end = (2 - (state.length - state.x)).clamp(min=0)  # 2 at the end
+        from_start = (3 - state.x).clamp(min=0)  # 2 at the start
+        near = _NOTHING + torch.where(to_end > 0, to_end, -from_start)
+        index = (state.cue * 2 + state.top) * len(_DRAWN_AT) + near
         return index if self.world.width == 1 else index * self.world.width + state.y
 
     def _draw(self, length: int, cue: int, top: int, columns: int = _DRAWN_LENGTH) -> Cells:
@@ -174,7 +188,9 @@ class CorridorGame(Game):
         cells = [
             row[: length + 1] + row[-1:] * (columns - length + 1) for row in walled(length, width)
         ]
-        cells[1 + width // 2][0] = frozenset({OBJECT, COLOURS[cue]})
+        y, x = (1 + width // 2, 0) if self.world.object_place == "behind" else (0, 1)
+        cells[y][x] = frozenset({OBJECT, COLOURS[cue]})
         cells[0][length] = frozenset({DOOR, COLOURS[top]})
-        cells[-1][length] = frozenset({DOOR, COLOURS[1 - top]})
+        y, x = (-1, length) if self.world.doors == "sides" else (1, length + 1)
+        cells[y][x] = frozenset({DOOR, COLOURS[1 - top]})
         return cells

@@ -117,8 +117,11 @@ class CorridorOracle(Oracle):
     """Walks to the right as far as it goes, then takes the door of the colour it wants."""
 
     def __init__(self, world: Corridor):
-        if world.turning_view:
-            raise ValueError("Scripted walkers know no view that turns: leave out turning_view.")
+        if world.turning_view or world.doors != "sides":
+            raise ValueError(
+                "Scripted walkers know doors to both sides and no view that turns: leave out doors "
+                "and turning_view."
+            )
         self._words = world.words
 
     def start(self, batch: int, device: torch.device) -> CorridorNotes:
@@ -182,13 +185,14 @@ class CorridorMemoryless(CorridorOracle):
 
 
 def corridor_is_bounded(world: Corridor) -> bool:
-    """Whether `corridor_bound` holds: there is one way and one try, and nothing to write on.
+    """Whether `corridor_bound` holds: one look, one way and one try, and nothing to write on.
 
     Whoever sees its own last action can keep a colour in its moves, and so without memory; a view
     that turns shows it as well.
     """
     unwritten = not (world.show_action or world.turning_view)
-    return world.width == 1 and world.wrong_door == "ends" and unwritten
+    seen_once = world.object_place == "behind"
+    return world.width == 1 and world.wrong_door == "ends" and unwritten and seen_once
 
 
 def corridor_bound(world: Corridor, reach: int) -> float:
@@ -219,7 +223,8 @@ class PortalNotes:
 
 def walkers_know(world: Portal) -> bool:
     """Whether scripted walkers find their way through such rooms."""
-    return world.size == 5 and world.spawn is None and not world.turning_view
+    usual = world.size == 5 and world.spawn is None and world.doors == "sides"
+    return usual and not world.turning_view
 
 
 class PortalOracle(Oracle):
@@ -228,8 +233,9 @@ class PortalOracle(Oracle):
     def __init__(self, world: Portal):
         if not walkers_know(world):
             raise ValueError(
-                "Scripted walkers know rooms of 5 x 5 cells entered in the middle, and no view "
-                "that turns: leave out size, spawn and turning_view."
+                "Scripted walkers know rooms of 5 x 5 cells entered in the middle, with doors to "
+                "the left and right, and no view that turns: leave out size, spawn, doors and "
+                "turning_view."
             )
         self._world = world
         self._words = world.words

@@ -20,6 +20,7 @@ from expire_span.checks import require_at_least, require_finite, require_one_of
 from expire_span.worlds.grid import AGENT, BLOCK, COLOURS, DOOR, Cells, view_at, walled
 from expire_span.worlds.world import Game, Measure, World, WorldState
 
+DoorWalls = Literal["sides", "ends"]
 RoomWord = Literal["agent", "all"]
 LastRoom = Literal["ends", "stays"]
 MOST_ROOMS = 62  # a bit for each in a signed 64-bit word
@@ -46,8 +47,12 @@ class Portal(World):
     """Cells along each side of a room, walls included; odd."""
     spawn: tuple[int, int] | None = None
     """Cell (x, y) in which the agent enters a room; the middle if None."""
+    doors: DoorWalls = "sides"
+    """Whether the doors are in the middle of the left and of the right wall, or of the upper and of
+    the lower one."""
     shuffle: bool = False
-    """Whether it is drawn for each room which door is on the left; else that is the red one."""
+    """Whether it is drawn for each room which door is on the left, or above; else that is the red
+    one."""
     room_word: RoomWord = "agent"
     """Which of the cells in view carry the room's word: the agent's, or all."""
     prize: float = 0.1
@@ -76,6 +81,7 @@ class Portal(World):
                 f"{self.size - 2}, but is {self.spawn}."
             )
         require_finite(prize=self.prize)
+        require_one_of(get_args(DoorWalls), doors=self.doors)
         require_one_of(get_args(RoomWord), room_word=self.room_word)
         require_one_of(get_args(LastRoom), last_room=self.last_room)
 
@@ -109,7 +115,7 @@ class PortalState(WorldState):
     room: Tensor  # from 0
     furthest: Tensor  # the furthest room of this episode
     red_right: Tensor  # mask: the red door is the right one
-    red_left: Tensor  # mask: the red door is on the left
+    red_left: Tensor  # mask: the red door is on the left, or above
     mistakes: Tensor  # mask: a mistake was made there
     twice: Tensor  # bool: the episode has ended by a second mistake in one room
 
@@ -162,8 +168,9 @@ class PortalGame(Game):
         edge, middle = world.size - 1, world.size // 2
         enter_x, enter_y = world.entrance
         x, y = state.x + self._dx[actions], state.y + self._dy[actions]
-        leftwards = x <= 0
-        at_door = (leftwards | (x >= edge)) & (y == middle)
+        along, across = (x, y) if world.doors == "sides" else (y, x)
+        leftwards = along <= 0
+        at_door = (leftwards | (along >= edge)) & (across == middle)
         if world.last_room == "stays":
             at_door = at_door & (state.room < world.rooms - 1)
         here = 1 << state.room  # the room's bit in every mask
@@ -227,6 +234,8 @@ class PortalGame(Game):
             left, right = COLOURS if red_left else COLOURS[::-1]
             cells[size // 2][0] = frozenset({DOOR, left})
             cells[size // 2][-1] = frozenset({DOOR, right})
+        if self.world.doors == "ends":
+            return [list(column) for column in zip(*cells, strict=True)]
         return cells
 
     def _coins(self, blank: WorldState, mask: int) -> Tensor:

@@ -37,11 +37,14 @@ class ScalarCorridor:
         last = self.world.width - 1
         if 1 <= x <= self.length and 0 <= y <= last:
             return set()
-        if (x, y) == (0, self.world.width // 2):
+        behind = self.world.object_place == "behind"
+        if (x, y) == ((0, self.world.width // 2) if behind else (1, -1)):
             return {"object", self.cue}
-        if x == self.length and y in (-1, last + 1):
-            other = "blue" if self.top == "red" else "red"
-            return {"door", self.top if y < 0 else other}
+        if (x, y) == (self.length, -1):
+            return {"door", self.top}
+        aside = self.world.doors == "sides"
+        if (x, y) == ((self.length, last + 1) if aside else (self.length + 1, 0)):
+            return {"door", "blue" if self.top == "red" else "red"}
         return {"block"}
 
     def step(self, action: int) -> tuple[float, bool]:
@@ -90,12 +93,14 @@ class ScalarPortal:
             return set()
         if not (0 <= x <= edge and 0 <= y <= edge):
             return set()
-        left = self.left_colours[self.room - 1]
-        if y == edge // 2 and self.room < self.world.rooms:
-            if x == 0:
-                return {"door", left}
-            if x == edge:
-                return {"door", "blue" if left == "red" else "red"}
+        first = self.left_colours[self.room - 1]
+        middle = edge // 2
+        places = [(0, middle), (edge, middle)]
+        if self.world.doors == "ends":
+            places = [(middle, 0), (middle, edge)]
+        if self.room < self.world.rooms and (x, y) in places:
+            other = "blue" if first == "red" else "red"
+            return {"door", first if (x, y) == places[0] else other}
         return {"block"}
 
     def step(self, action: int) -> tuple[float, bool]:
