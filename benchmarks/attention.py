@@ -2,8 +2,9 @@
 
     python benchmarks/attention.py            all cases, a table and one JSON line per case
     python benchmarks/attention.py --quick    only some 2,048 live keys
-    python benchmarks/attention.py --tune far near short
-                                              other tile shapes of each kernel for such keys
+    python benchmarks/attention.py --tune     other tile shapes of each kernel
+    python benchmarks/attention.py --tune near short
+                                              the same for such keys only
     python benchmarks/attention.py --quick --score-bytes 67108864
                                               position scores of fewer rows at a time
 
@@ -116,9 +117,9 @@ def dense_keys(past: int, span: int | None, rows: int, spans: Tensor | None = No
 
     Args:
         past: how many before the block.
-        span: the window of all; without one, they fade.
+        span: the window of all, if they have one.
         rows: of the table of positions.
-        spans: after how many steps each begins to fade, [B, 1, N], or one number for all.
+        spans: after how many steps each begins to fade, [B, 1, N], or one number; none do if None.
     """
     times = torch.arange(-past, LENGTH, device="cuda")
     last = torch.full_like(times, NEVER) if span is None else times + span
@@ -431,14 +432,14 @@ def main() -> int:
     """Measure, print, and say whether everything was right."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only some 2,048 live keys")
-    parser.add_argument("--tune", nargs="+", choices=TUNED, help="try other tile shapes")
+    parser.add_argument("--tune", nargs="*", choices=TUNED, help="try other tile shapes")
     parser.add_argument("--workers", type=int, default=8, help="processes that compile when tuning")
     parser.add_argument("--score-bytes", type=int, help="of position scores, if not as usual")
     options = parser.parse_args()
     if options.score_bytes is not None:
         fused._POSITION_BYTES = options.score_bytes
-    if options.tune:
-        tune(options.tune, options.workers)
+    if options.tune is not None:
+        tune(options.tune or list(TUNED), options.workers)
         return 0
     results = []
     for case in QUICK if options.quick else CASES:

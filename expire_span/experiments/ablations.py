@@ -20,11 +20,7 @@ def ablation(memory: ExpireSpan = EXPIRE_SPAN_16K, scale: Scale = "single") -> E
     for LayerDrop alone (24 layers, valid: 0.98 with, 1.00 without).
     """
     if scale == "single":
-        memory = replace(
-            memory,
-            max_span=memory.max_span // SHORTER,
-            initial=memory.initial * SHORTER,
-        )
+        memory = replace(memory, max_span=memory.max_span // SHORTER)
     return enwik8(memory, scale)
 
 

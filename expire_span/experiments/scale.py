@@ -66,7 +66,8 @@ def with_patient_spans(experiment: Experiment) -> Experiment:
     if not isinstance(memory, ExpireSpan | AdaptiveSpan):
         return experiment
     if isinstance(memory, ExpireSpan):
-        optimizer = replace(optimizer, span_rate=PATIENT_RATE / optimizer.rate)
+        span_rate = PATIENT_RATE * memory.divisor / optimizer.rate
+        optimizer = replace(optimizer, span_rate=span_rate)
     memory = replace(memory, initial=model.block / memory.max_span)
     return replace(experiment, model=replace(model, memory=memory), optimizer=optimizer)
 

@@ -1,8 +1,8 @@
 """Corridor: remember the colour of an object all along the way to a door of that colour.
 
-    # # # # # # R #        the object (o, red or blue) is seen from the first cell only,
-    o A . . . . . #        the doors from the last two; red may be above or below
-    # # # # # # B #
+    # # # # # # R #        the object (o, red or blue) is seen from the first cell only, the doors
+    o A . . . . . #        from the last two; red may be above or below. (By default: object and
+    # # # # # # B #        doors can be elsewhere.)
 
 Shapes: B rows, V words.
 """
@@ -51,7 +51,8 @@ class Corridor(World):
     width: int = 1
     """Rows of cells. In more than one an agent without memory can note the colour by its row."""
     object_place: ObjectPlace = "behind"
-    """Whether the object stands behind the first cell, or in the wall above it."""
+    """Whether the object stands behind the first cell, or in the wall above it (in a wider
+    corridor, above the first cell of its upper row, where the agent then starts)."""
     doors: DoorPlaces = "sides"
     """Whether the doors are above and below the last cell, or above and straight ahead of it (in a
     wider corridor, of the last cell of its upper row)."""
@@ -75,6 +76,11 @@ class Corridor(World):
     def things(self) -> tuple[str, ...]:
         """Words for what there is in the world."""
         return (AGENT, BLOCK, OBJECT, DOOR, *COLOURS)
+
+    @property
+    def first_row(self) -> int:
+        """Row of the first cell, from 0: beside the object."""
+        return self.width // 2 if self.object_place == "behind" else 0
 
     @property
     def metric(self) -> str:
@@ -146,7 +152,7 @@ class CorridorGame(Game):
             cue=coins & 1,
             top=top,
             x=torch.ones_like(coins),
-            y=torch.full_like(coins, world.width // 2),
+            y=torch.full_like(coins, world.first_row),
         )
 
     def _move(self, state: Any, actions: Tensor) -> tuple[CorridorState, Tensor, Tensor]:
@@ -188,7 +194,8 @@ class CorridorGame(Game):
         cells = [
             row[: length + 1] + row[-1:] * (columns - length + 1) for row in walled(length, width)
         ]
-        y, x = (1 + width // 2, 0) if self.world.object_place == "behind" else (0, 1)
+        first = 1 + self.world.first_row
+        y, x = (first, 0) if self.world.object_place == "behind" else (first - 1, 1)
         cells[y][x] = frozenset({OBJECT, COLOURS[cue]})
         cells[0][length] = frozenset({DOOR, COLOURS[top]})
         y, x = (-1, length) if self.world.doors == "sides" else (1, length + 1)

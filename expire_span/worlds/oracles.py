@@ -117,10 +117,10 @@ class CorridorOracle(Oracle):
     """Walks to the right as far as it goes, then takes the door of the colour it wants."""
 
     def __init__(self, world: Corridor):
-        if world.turning_view or world.doors != "sides":
+        if world.turning_view or world.doors != "sides" or world.width != 1:
             raise ValueError(
-                "Scripted walkers know doors to both sides and no view that turns: leave out doors "
-                "and turning_view."
+                "Scripted walkers know corridors of one row with doors to both sides, and no view "
+                "that turns: leave out width, doors and turning_view."
             )
         self._words = world.words
 

@@ -278,10 +278,13 @@ def test_a_walker_earns_what_its_window_allows(window, value):
     [
         (WORLD, "best of a window, relayed once"),
         (replace(WORLD, width=3), None),  # who walks round about knows less
+        (replace(WORLD, object_place="above", shortest=4, longest=6), None),  # seen twice
+        (replace(WORLD, doors="corner"), "best of a window, relayed once"),  # as far away
         (replace(WORLD, show_action=True), None),  # who sees its moves can write with them
         (replace(WORLD, turning_view=True), None),
         (Portal(rooms=3, limit=20), "makes no mistake on purpose"),
         (Portal(rooms=3, limit=20, size=7), None),  # no walker knows its way there
+        (Portal(rooms=3, limit=20, doors="ends"), None),
         (Portal(rooms=3, limit=20, turning_view=True), None),
     ],
 )

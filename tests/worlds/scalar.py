@@ -24,7 +24,7 @@ class ScalarCorridor:
     y: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.y = self.world.width // 2
+        self.y = self.world.width // 2 if self.world.object_place == "behind" else 0
 
     @classmethod
     def of(cls, world: Corridor, state: Any, row: int) -> "ScalarCorridor":

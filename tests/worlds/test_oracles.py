@@ -154,6 +154,13 @@ def test_what_a_window_of_memory_is_worth_in_portal(window, value):
     assert_mean(played.total, value, slack=0.5)
 
 
-def test_walkers_refuse_rooms_they_do_not_know():
+@pytest.mark.parametrize("unknown", [{"size": 7}, {"doors": "ends"}, {"turning_view": True}])
+def test_walkers_refuse_rooms_they_do_not_know(unknown):
     with pytest.raises(ValueError, match="5 x 5"):
-        PortalMemory(Portal(size=7))
+        PortalMemory(Portal(**unknown))
+
+
+@pytest.mark.parametrize("unknown", [{"width": 2}, {"doors": "corner"}, {"turning_view": True}])
+def test_walkers_refuse_corridors_they_do_not_know(unknown):
+    with pytest.raises(ValueError, match="one row with doors to both sides"):
+        CorridorMemory(Corridor(**unknown))

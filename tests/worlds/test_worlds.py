@@ -18,6 +18,9 @@ WORLDS: dict[str, World] = {
     "corridor-closed-doors": Corridor(longest=5, wrong_door="stays", door_sides="fixed", limit=30),
     "corridor-no-walls": Corridor(longest=9, visible_walls=False, limit=25),
     "corridor-object-above": Corridor(shortest=4, longest=7, object_place="above", limit=30),
+    "corridor-wide-object-above": Corridor(
+        shortest=4, longest=5, width=3, object_place="above", limit=40
+    ),
     "corridor-doors-in-a-corner": Corridor(longest=6, width=2, doors="corner", limit=40),
     "portal": Portal(),
     "portal-shuffle": Portal(rooms=6, shuffle=True, limit=200),
@@ -152,12 +155,26 @@ def test_corridor_has_seven_different_views():
     assert game._table.shape[1] == 9 * 6
 
 
-def test_object_and_doors_are_never_seen_together():
-    game = Corridor(longest=3).play()
-    world = game.world
-    shown = game._table.view(-1, 9, len(world.words)).amax(dim=1)
-    both = shown[:, world.words.index("object")] & shown[:, world.words.index("door")]
-    assert both.sum() == 0
+def test_two_more_of_them_if_the_object_is_above():
+    game = Corridor(shortest=4, object_place="above").play()
+    assert len({tuple(view.tolist()) for view in game._table}) == 9  # seen again one cell on
+
+
+@pytest.mark.parametrize("doors", ["sides", "corner"])
+@pytest.mark.parametrize(("place", "shortest"), [("behind", 3), ("above", 4)])
+def test_object_and_doors_are_never_seen_together(place, shortest, doors):
+    world = Corridor(shortest=shortest, longest=shortest, object_place=place, doors=doors)
+    game = world.play()
+    state = game.start(8)
+    met = []
+    for _ in range(shortest):
+        shown = game.observe(state).amax(dim=(1, 2))
+        met.append(shown[:, [world.words.index("object"), world.words.index("door")]])
+        state = game.step(state, torch.full((8,), MOVES.index("right"))).state
+    objects, walls_with_doors = torch.stack(met).unbind(-1)
+    assert objects[0].all()
+    assert walls_with_doors[-1].all()
+    assert not (objects & walls_with_doors).any()
 
 
 # Chance -------------------------------------------------------------------------------------------
