@@ -158,9 +158,9 @@ def _portal_smoke(memory: AnyMemory | None) -> AgentExperiment:
 def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
     """737M steps; a walker returns 709 with memory. Run until 676M: 688 with 68 live memories.
 
-    They are those by which 16 rooms were learned with the least memory (`docs/log.md`), scaled to
-    50. A loop through all rooms takes 100 steps. Memory reaches further, by a quarter of that, and
-    blocks further still: in shorter ones, or with shorter memory, the smaller world was learned
+    Settings are those by which 16 rooms were learned with the least memory (`docs/log.md`), scaled
+    to 50. A loop through all rooms takes 100 steps. Memory reaches further, by a quarter of that,
+    and blocks further still: in shorter ones, or with shorter memory, the smaller world was learned
     later, or less well. A shorter ramp than the paper's, since every state stays that long,
     whatever its span.
 

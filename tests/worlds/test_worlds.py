@@ -171,10 +171,10 @@ def test_object_and_doors_are_never_seen_together(place, shortest, doors):
         shown = game.observe(state).amax(dim=(1, 2))
         met.append(shown[:, [world.words.index("object"), world.words.index("door")]])
         state = game.step(state, torch.full((8,), MOVES.index("right"))).state
-    objects, walls_with_doors = torch.stack(met).unbind(-1)
-    assert objects[0].all()
-    assert walls_with_doors[-1].all()
-    assert not (objects & walls_with_doors).any()
+    sees_object, sees_door = torch.stack(met).unbind(-1)
+    assert sees_object[0].all()
+    assert sees_door[-1].all()
+    assert not (sees_object & sees_door).any()
 
 
 # Chance -------------------------------------------------------------------------------------------

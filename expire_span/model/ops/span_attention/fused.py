@@ -330,8 +330,8 @@ def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool, fading
     queries, "by_scores", and for the "table"; there BT are queries of a class, BN are columns.
 
     For half precision and width 64 they are the fastest that `benchmarks/attention.py --tune` found
-    on an NVIDIA H200 (November 2026), where kinds of keys differ mostly for short spans; the others
-    are the largest that stay in registers.
+    on an NVIDIA H200 (November 2026); where long and short spans want different ones, those of
+    short spans. The others are the largest that stay in registers.
     """
     width = queries.shape[-1]
     if queries.dtype == torch.float32:
