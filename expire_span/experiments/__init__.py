@@ -20,6 +20,7 @@ from expire_span.experiments.enwik8 import (
     ENWIK8_SPEEDRUN,
     enwik8,
     enwik8_large,
+    enwik8_long_speedrun,
     enwik8_own_speedrun,
     enwik8_speedrun,
 )
@@ -45,6 +46,7 @@ EXPERIMENTS: dict[str, Callable[..., Experiment]] = {
     "enwik8-large": enwik8_large,
     "enwik8-speedrun": enwik8_speedrun,
     "enwik8-own-speedrun": enwik8_own_speedrun,
+    "enwik8-long-speedrun": enwik8_long_speedrun,
     "pg19": pg19,
     "wikitext": wikitext,
 }
