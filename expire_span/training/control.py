@@ -68,6 +68,7 @@ class PenaltyControl:
         self._schedule = schedule
         self._filled = -(-getattr(memory, "max_span", 0) // block)
         self.opened: int | None = None  # the first update that had a penalty
+        self.closed: int | None = None  # the first that left spans at rest
         # The weight's argument, the sum, the log of live memory, the error's pace, the steps seen.
         self._state = torch.zeros(5, dtype=torch.float64, device=device)
         if schedule.target_live is not None:
@@ -75,7 +76,8 @@ class PenaltyControl:
 
     def weight(self, now: Standing) -> Tensor:
         """What multiplies the penalty in the coming update, a scalar on the device."""
-        factor = self._schedule.factor(now.step, self._begun(now))
+        begun = None if self._resting(now) is not None else self._begun(now)
+        factor = self._schedule.factor(now.step, begun)
         consent = self._schedule.consent(now.metric, now.higher_is_better)
         if self._schedule.target_live is None:
             signed = factor * consent if factor else 0.0
@@ -84,11 +86,15 @@ class PenaltyControl:
 
     def spans_learn(self, now: Standing) -> bool:
         """Whether the coming update may move spans."""
+        if self._resting(now) is not None:
+            return False
         return self._begun(now) is not None or not self._schedule.spans_wait
 
     def observe(self, now: Standing, live: Tensor) -> None:
         """The update had so many live memories, mean over layers, rows and ranks."""
-        self.opened = self._begun(now)
+        self.opened, self.closed = self._begun(now), self._resting(now)
+        if self.closed is not None:
+            return
         target = self._schedule.target_live
         if target is None or self.opened is None or now.step < max(self.opened, self._filled):
             return
@@ -115,18 +121,26 @@ class PenaltyControl:
         opens = self._schedule.opens(now.step, now.metric, now.higher_is_better)
         return now.step if opens else None
 
+    def _resting(self, now: Standing) -> int | None:
+        """The first update that leaves spans at rest, if the coming one or any before it does."""
+        if self.closed is not None:
+            return self.closed
+        closes = self._schedule.closes(now.step, now.metric, now.higher_is_better)
+        return now.step if closes else None
+
     def tensors(self) -> dict[str, Tensor]:
         """The controller's state."""
         return {"state": self._state}
 
     def values(self) -> dict[str, Any]:
-        """When the penalty began."""
-        return {"opened": self.opened}
+        """When the penalty began, and when it ended."""
+        return {"opened": self.opened, "closed": self.closed}
 
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Go on from what `tensors` and `values` returned."""
         self._state = tensors["state"].to(self._state.device)
         self.opened = values["opened"]
+        self.closed = values.get("closed")  # older checkpoints know of no rest
 
 
 def _check_target(target: float, memory: MemoryPolicy) -> None:

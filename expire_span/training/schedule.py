@@ -78,11 +78,18 @@ class PenaltySchedule:
     """How much better than that it must be for the full weight, and worse to be turned round whole;
     in between the weight is in proportion. Without a band spans swing: what is reported of the
     metric is late, and by then the penalty has gone too far."""
+    rest_after: int | None = None
+    """Updates after which spans come to rest, as soon as the metric is as good as `while_metric`:
+    what predicts them stays as it is, memory costs nothing more, and the task is learned with what
+    is left of it. For spans that shrink as far as the task allows, the task is always on the brink.
+    """
     target_live: float | None = None
     """Live memories a layer to aim for: the weight is then adjusted until their mean is this."""
 
     def __post_init__(self) -> None:
         require_at_least(0, delay=self.delay, warmup=self.warmup)
+        if self.rest_after is not None:
+            require_at_least(0, rest_after=self.rest_after)
         require_not_negative(while_band=self.while_band)
         if self.while_band and self.while_metric is None:
             raise ValueError(
@@ -94,6 +101,11 @@ class PenaltySchedule:
     def opens(self, step: int, metric: float | None, higher_is_better: bool) -> bool:
         """Whether the penalty may begin after update `step`, the metric standing where it does."""
         return step >= self.delay and _good_enough(metric, self.after_metric, higher_is_better)
+
+    def closes(self, step: int, metric: float | None, higher_is_better: bool) -> bool:
+        """Whether spans may come to rest after update `step`, the metric standing where it does."""
+        due = self.rest_after is not None and step >= self.rest_after
+        return due and _good_enough(metric, self.while_metric, higher_is_better)
 
     def consent(self, metric: float | None, higher_is_better: bool) -> float:
         """What a penalty that has begun is multiplied with, from 1 to -1, by where the metric

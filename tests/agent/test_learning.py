@@ -230,14 +230,14 @@ def test_the_rate_follows_its_schedule():
         assert rates == pytest.approx({1.0: 0.01 * factor, 0.5: 0.005 * factor})
 
 
-def test_spans_wait_for_the_penalty_where_they_are_told_to():
-    trainer = AgentTrainer(tiny_experiment(penalty=PenaltySchedule(delay=1, spans_wait=True)), CPU)
+def test_spans_wait_and_rest_where_they_are_told_to():
+    schedule = PenaltySchedule(delay=1, spans_wait=True, rest_after=2)
+    trainer = AgentTrainer(tiny_experiment(penalty=schedule), CPU)
     spans = [p for layer in trainer.model.layers for p in layer.keeper.parameters()]
-    before = [p.detach().clone() for p in spans]
-    trainer.update()
-    assert all(map(torch.equal, spans, before))
-    trainer.update()
-    assert not all(map(torch.equal, spans, before))
+    for spans_learn in (False, True, False):
+        before = [p.detach().clone() for p in spans]
+        trainer.update()
+        assert all(map(torch.equal, spans, before)) != spans_learn
 
 
 def test_learned_spans_stay_in_their_range_after_an_update():

@@ -173,13 +173,35 @@ def test_a_target_needs_something_to_adjust():
         PenaltySchedule(target_live=0)
 
 
+@pytest.mark.parametrize("target", [None, 30.0])
+def test_spans_rest_once_it_is_time_and_the_task_is_done_well(target):
+    settings = {"rest_after": 2, "while_metric": 0.9, "target_live": target}
+    resting = control(**settings)
+    found = weights(resting, [1.0, 1.0, 0.8, 1.0, 0.8, 1.0])
+    assert found[3:] == [0, 0, 0]
+    assert resting.closed == 3
+    resumed = control(**settings)
+    resumed.restore(resting.tensors(), resting.values())
+    for one in (resting, resumed):
+        assert one.weight(Standing(6, 0.1)) == 0
+        assert not one.spans_learn(Standing(6, 0.1))
+    if target is None:
+        assert found[:3] == [1, 1, -1]
+
+
 @pytest.mark.parametrize("memory", [MEMORY, AdaptiveSpan(32, 4, penalty=1e-3, initial=0.5)])
-def test_spans_wait_for_the_penalty_where_they_are_told_to(memory):
-    schedule = PenaltySchedule(delay=2, spans_wait=True)
+@pytest.mark.parametrize(
+    ("schedule", "moves"),
+    [
+        (PenaltySchedule(delay=2, spans_wait=True), (False, False, True, True)),
+        (PenaltySchedule(rest_after=2), (True, True, False, False)),
+    ],
+)
+def test_spans_wait_and_rest_where_they_are_told_to(memory, schedule, moves):
     trainer = Trainer(small_experiment(memory=memory, penalty=schedule))
     spans = [p for layer in trainer.model.layers for p in layer.keeper.parameters()]
     others = list(trainer.model.head.parameters())
-    for spans_learn in (False, False, True, True):
+    for spans_learn in moves:
         former_spans, former_others = ([p.detach().clone() for p in ps] for ps in (spans, others))
         trainer.update()
         assert all(map(torch.equal, spans, former_spans)) != spans_learn

@@ -67,6 +67,7 @@ def test_within_its_band_the_metric_sets_the_weight(metric, higher, consent):
         lambda: RateSchedule(decay="square"),  # type: ignore[arg-type]
         lambda: RateSchedule(final=1.5),
         lambda: PenaltySchedule(delay=-1),
+        lambda: PenaltySchedule(rest_after=-1),
         lambda: PenaltySchedule(while_metric=0.9, while_band=-0.1),
         lambda: PenaltySchedule(while_band=0.1),
     ],
