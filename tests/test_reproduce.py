@@ -510,8 +510,13 @@ def test_a_part_of_the_data_is_named_in_table_and_picture(
 
     monkeypatch.setattr(comparison, "save_figure", draw)
     smoke("pg19", tmp_path, "--only", "transformer-xl")
-    books = len(list((SAMPLES / "books" / "train").iterdir()))
-    said = f"ours: PG-19 subset ({books} of 28,602 train books)"
+    train, valid, test = (
+        len(list((SAMPLES / "books" / split).iterdir())) for split in ("train", "valid", "test")
+    )
+    said = (
+        f"ours: PG-19 subset ({train} of 28,602 train books, {valid} of 50 valid books, "
+        f"{test} of 100 test books)"
+    )
     assert f"PG-19, test bits per character (fig:pg19); {said}\n" in capsys.readouterr().out
     assert titles[-1].endswith(f"smoke scale)\n{said}")
 

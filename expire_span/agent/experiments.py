@@ -157,7 +157,7 @@ def _portal_smoke(memory: AnyMemory | None) -> AgentExperiment:
 
 
 def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
-    """737M steps; a walker returns 709 with memory. One without rest: 689 with 68 live memories.
+    """693M steps; a walker returns 709 with memory. One without rest: 689 with 68 live memories.
 
     Settings are those by which 16 rooms were learned with the least memory (`docs/log.md`), scaled
     to 50. A loop through all rooms takes 100 steps. Memory reaches further, by a quarter of that,
@@ -187,10 +187,10 @@ def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
             rate=5e-4, schedule=replace(COOLING, decay="linear"), span_rate=0.3, clip=0.1
         ),
         penalty=PenaltySchedule(
-            after_metric=645.0, while_metric=655.0, while_band=25.0, rest_after=4000
+            after_metric=645.0, while_metric=655.0, while_band=25.0, rest_after=3800
         ),
         batch=1024,
-        steps=5000,
+        steps=4700,
         log_every=10,
         save_every=500,
         evaluation_rows=4096,

@@ -33,7 +33,7 @@ SOURCE = Source(
 )
 BEGINS = "begins.json"
 CODE_POINTS = 0x110000
-TRAIN_BOOKS = 28_602  # of the whole of PG-19
+ALL_BOOKS = {"train": 28_602, "valid": 50, "test": 100}
 UNKNOWN = 0  # the token of every character outside the vocabulary
 
 
@@ -81,10 +81,14 @@ class PG19(Task):
         return tuple(folder / f"{split}.tokens" for split in SPLITS)
 
     def subset(self) -> str:
-        """How many books there are to learn from, if not all."""
-        books = len(_begins(prepared(self.path, self.vocabulary))["train"])
-        whole = books >= TRAIN_BOOKS
-        return "" if whole else f"PG-19 subset ({books:,} of {TRAIN_BOOKS:,} train books)"
+        """How many books there are to learn from and to be judged by, where not all."""
+        begins = _begins(prepared(self.path, self.vocabulary))
+        missing = [
+            f"{len(begins[split]):,} of {books:,} {split} books"
+            for split, books in ALL_BOOKS.items()
+            if len(begins[split]) < books
+        ]
+        return f"PG-19 subset ({', '.join(missing)})" if missing else ""
 
     def spelling(self) -> dict[str, bytes]:
         """The characters."""

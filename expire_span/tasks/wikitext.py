@@ -56,11 +56,16 @@ class Published:
 
     train_words: int  # with the ends of lines
     valid_md5: str  # of all words of valid
+    test_md5: str
 
 
 PUBLISHED: dict[Edition, Published] = {
-    "103": Published(103_227_021, "7c071ec8d55747197c74cfd169735edb"),
-    "2": Published(2_088_628, "000592717bfcedc7baad4a6ed579e549"),
+    "103": Published(
+        103_227_021, "7c071ec8d55747197c74cfd169735edb", "c97d4e4bc3dca4892e0290525e6944bc"
+    ),
+    "2": Published(
+        2_088_628, "000592717bfcedc7baad4a6ed579e549", "82e95ba446e92bc0131b31d248234da3"
+    ),
 }
 END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
 
@@ -106,7 +111,9 @@ class WikiText(Task):
         """How many words there are to learn from, if not all; or that it is another text."""
         source, published = SOURCES[self.edition], PUBLISHED[self.edition]
         words, all_words = len(self._tokens("train")), published.train_words
-        if _md5_of_words(_found(self.path, source)["valid"], source) != published.valid_md5:
+        found = _found(self.path, source)
+        judged_by = [_md5_of_words(found[split], source) for split in ("valid", "test")]
+        if judged_by != [published.valid_md5, published.test_md5]:
             return f"not {source.name} as it was published ({words:,} train words)"
         whole = words >= all_words
         return "" if whole else f"{source.name} subset ({words:,} of {all_words:,} train words)"

@@ -122,8 +122,11 @@ class PenaltyControl:
         return now.step if opens else None
 
     def _resting(self, now: Standing) -> int | None:
-        """The first update that leaves spans at rest, if the coming one or any before it does."""
-        if self.closed is not None:
+        """The first update that leaves spans at rest, if the coming one or any before it does.
+
+        They have had a price by then.
+        """
+        if self.closed is not None or self.opened is None:
             return self.closed
         closes = self._schedule.closes(now.step, now.metric, now.higher_is_better)
         return now.step if closes else None

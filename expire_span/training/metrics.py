@@ -129,6 +129,8 @@ class Pace:
     def restart(self, step: int) -> None:
         """Count from here."""
         self._step, self._time = step, time.perf_counter()
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
 
     def since_last(self, step: int) -> dict[str, float]:
         """Seconds per step, tokens per second and peak memory; then count from here.
@@ -138,8 +140,6 @@ class Pace:
         updates = step - self._step
         seconds = (time.perf_counter() - self._time) / max(updates, 1)
         peak = peak_memory(self._device)
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
         self.restart(step)
         return {
             "seconds_per_step": seconds,

@@ -79,10 +79,10 @@ class PenaltySchedule:
     in between the weight is in proportion. Without a band spans swing: what is reported of the
     metric is late, and by then the penalty has gone too far."""
     rest_after: int | None = None
-    """Updates after which spans come to rest, as soon as the metric is as good as `while_metric`:
-    what predicts them stays as it is, memory costs nothing more, and the task is learned with what
-    is left of it. For spans that shrink as far as the task allows, the task is always on the brink.
-    """
+    """Updates after which spans come to rest, if the penalty has begun, as soon as the metric is as
+    good as `while_metric`: what predicts them stays as it is, memory costs nothing more, and the
+    task is learned with what is left of it. While they shrink as far as the task allows, the task
+    is always on the brink."""
     target_live: float | None = None
     """Live memories a layer to aim for: the weight is then adjusted until their mean is this."""
 

@@ -415,13 +415,25 @@ def test_an_archive_of_something_else_is_named_and_not_kept(
 def test_words_of_another_edition_or_text_are_called_that(
     lines: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = hashlib.md5(" ".join([*plain_words("valid"), ""]).encode()).hexdigest()
-    monkeypatch.setitem(wikitext.PUBLISHED, "2", wikitext.Published(1, known))
+    monkeypatch.setitem(wikitext.PUBLISHED, "2", wikitext.Published(1, *judged_by()))
     assert WikiText(str(lines), edition="2").subset() == ""
-    (lines / "wiki.valid.tokens").write_text(LINES["valid"].replace(" ", "  "))
-    assert WikiText(str(lines), edition="2").subset() == ""
+    for split in ("valid", "test"):
+        path = lines / f"wiki.{split}.tokens"
+        path.write_text(LINES[split].replace(" ", "  "))
+        assert WikiText(str(lines), edition="2").subset() == ""
+        path.write_text(LINES[split][: len(LINES[split]) // 2])
+        assert "not WikiText-2 as it was published" in WikiText(str(lines), edition="2").subset()
+        path.write_text(LINES[split])
     (lines / "wiki.valid.tokens").write_text(LINES["valid"].replace("dog", "<unk>"))
     assert "not WikiText-2 as it was published" in WikiText(str(lines), edition="2").subset()
+
+
+def judged_by() -> list[str]:
+    """Checksums of the words of valid and test."""
+    return [
+        hashlib.md5(" ".join([*plain_words(split), ""]).encode()).hexdigest()
+        for split in ("valid", "test")
+    ]
 
 
 def test_a_part_of_a_data_set_says_so(
@@ -431,15 +443,21 @@ def test_a_part_of_a_data_set_says_so(
     assert WikiText(str(lines)).subset() == (
         f"not WikiText-103 as it was published ({words} train words)"
     )
-    valid = hashlib.md5(" ".join([*plain_words("valid"), ""]).encode()).hexdigest()
-    monkeypatch.setitem(wikitext.PUBLISHED, "103", wikitext.Published(103_227_021, valid))
+    monkeypatch.setitem(
+        wikitext.PUBLISHED, "103", wikitext.Published(103_227_021, *judged_by())
+    )
     assert WikiText(str(lines)).subset() == (
         f"WikiText-103 subset ({words} of 103,227,021 train words)"
     )
-    assert PG19(str(books)).subset() == "PG-19 subset (2 of 28,602 train books)"  # one is empty
-    monkeypatch.setitem(wikitext.PUBLISHED, "103", wikitext.Published(words, valid))
-    monkeypatch.setattr(pg19, "TRAIN_BOOKS", 2)
-    assert WikiText(str(lines)).subset() == PG19(str(books)).subset() == ""
+    monkeypatch.setitem(wikitext.PUBLISHED, "103", wikitext.Published(words, *judged_by()))
+    assert WikiText(str(lines)).subset() == ""
+    assert PG19(str(books)).subset() == (
+        "PG-19 subset (2 of 28,602 train books, 1 of 50 valid books, 2 of 100 test books)"
+    )  # one is empty
+    monkeypatch.setattr(pg19, "ALL_BOOKS", {"train": 2, "valid": 1, "test": 3})
+    assert PG19(str(books)).subset() == "PG-19 subset (2 of 3 test books)"
+    monkeypatch.setattr(pg19, "ALL_BOOKS", {"train": 2, "valid": 1, "test": 2})
+    assert PG19(str(books)).subset() == ""
 
 
 def test_a_run_from_before_there_were_editions_can_be_read(lines: Path) -> None:

@@ -189,6 +189,12 @@ def test_spans_rest_once_it_is_time_and_the_task_is_done_well(target):
         assert found[:3] == [1, 1, -1]
 
 
+def test_spans_do_not_rest_before_memory_has_cost_anything():
+    early = control(after_metric=0.97, while_metric=0.9, rest_after=2)
+    assert weights(early, [0.5, 0.8, 0.92, 0.98, 0.99]) == [0, 0, 0, 1, 0]
+    assert (early.opened, early.closed) == (3, 4)
+
+
 @pytest.mark.parametrize("memory", [MEMORY, AdaptiveSpan(32, 4, penalty=1e-3, initial=0.5)])
 @pytest.mark.parametrize(
     ("schedule", "moves"),

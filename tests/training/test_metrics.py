@@ -172,6 +172,9 @@ def test_the_peak_on_a_gpu_is_that_of_the_interval(monkeypatch):
     held["peak"] = 3e9
     assert pace.since_last(1)["peak_memory_gb"] == 3
     assert pace.since_last(2)["peak_memory_gb"] == 1
+    held["peak"] = 9e9  # of an evaluation, after which
+    pace.restart(2)
+    assert pace.since_last(3)["peak_memory_gb"] == 1
 
 
 def test_tensorboard_gets_scalars_and_a_histogram_of_each_layer(tmp_path):

@@ -22,6 +22,7 @@ class ScalarCorridor:
     steps: int = 0
     x: int = 1
     y: int = field(init=False)
+    found: bool = False  # the right door
 
     def __post_init__(self) -> None:
         self.y = self.world.width // 2 if self.world.object_place == "behind" else 0
@@ -56,8 +57,14 @@ class ScalarCorridor:
             self.x, self.y = self.x + dx, self.y + dy
         if "door" not in target:
             return 0.0, False
-        right = self.cue in target
+        right = self.found = self.cue in target
         return float(right), right or self.world.wrong_door == "ends"
+
+
+    def measures(self) -> dict[str, float]:
+        """What is told of an episode; of all lengths, only about its own."""
+        low, high = next(ends for ends in self.world.bins if ends[0] <= self.length <= ends[1])
+        return {"success": float(self.found), f"success_{low}_{high}": float(self.found)}
 
 
 @dataclass
@@ -73,6 +80,7 @@ class ScalarPortal:
     y: int = field(init=False)
     mistakes: set[int] = field(default_factory=set)
     passed: set[int] = field(default_factory=set)
+    twice: bool = False  # the same mistake
 
     def __post_init__(self) -> None:
         self.x, self.y = self.world.entrance
@@ -121,6 +129,11 @@ class ScalarPortal:
             arrived = self.room == self.world.rooms
             return self.world.prize * room * paid, arrived and self.world.last_room == "ends"
         self.room = 1
-        second = room in self.mistakes
+        self.twice = room in self.mistakes
         self.mistakes.add(room)
-        return 0.0, second
+        return 0.0, self.twice
+
+    def measures(self) -> dict[str, float]:
+        """What is told of an episode."""
+        furthest = max(self.passed, default=0) + 1
+        return {"furthest_room": furthest, "second_mistakes": float(self.twice)}

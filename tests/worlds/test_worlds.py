@@ -101,6 +101,15 @@ def plain_view(world: World, one: Any, action: int | None, rewarded: bool, headi
     return view
 
 
+def measured(game: Any, last: Any, row: int) -> dict[str, float]:
+    """What the game tells of the episode that ended in a row."""
+    return {
+        name: measure.value[row].item()
+        for name, measure in game.measure(last).items()
+        if measure.applies is None or measure.applies[row]
+    }
+
+
 @every_world
 def test_every_row_follows_the_rules_written_out_one_by_one(world):
     batch = 6
@@ -125,10 +134,18 @@ def test_every_row_follows_the_rules_written_out_one_by_one(world):
             expected = plain_view(world, one, action, reward > 0, headings[row])
             assert torch.equal(last_seen[row], expected)
             if outcome.done[row]:
+                told = one.measures() | {"return": totals[row], "episode_steps": one.steps}
+                assert measured(game, outcome.last, row) == pytest.approx(told)
                 rows[row], totals[row], headings[row] = plain(world, state, row), 0.0, 0
                 assert torch.equal(seen[row], plain_view(world, rows[row], None, False, 0))
                 assert state.steps[row] == 0
                 assert state.total[row] == 0
+
+
+def test_success_is_told_apart_by_fifty_lengths_at_a_time():
+    assert Corridor().bins == ((3, 50), (51, 100), (101, 150), (151, 200))
+    assert Corridor(shortest=60, longest=70).bins == ((60, 70),)
+    assert Corridor(shortest=50, longest=101).bins == ((50, 50), (51, 100), (101, 101))
 
 
 def test_whoever_stays_in_the_last_room_earns_nothing_more():
