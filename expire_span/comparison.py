@@ -4,7 +4,6 @@ Beside weights, a run leaves small files only; they and the tables can be copied
 folder of copies is taken for the results themselves.
 """
 
-import json
 import shutil
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 from expire_span.analysis.figures import Outcome, save_figure
 from expire_span.experiments.table import COLUMNS, Line, Table
 from expire_span.training.disk import replace_text, written_whole
-from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE
+from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE, read_result
 from expire_span.training.log import METRICS_FILE, read_lines
 
 CURVE = "valid_loss.json"
@@ -80,16 +79,6 @@ def folders_of(line: Line, root: Path) -> dict[int, Path]:
     """The runs that are there, by their seeds; folders that were given other names do not count."""
     found = {path.name.removeprefix("seed-"): path for path in (root / line.name).glob("seed-*/")}
     return {int(seed): found[seed] for seed in sorted(found) if seed.isdecimal()}
-
-
-def read_result(path: Path) -> Any:
-    """What a run has left as JSON."""
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is damaged ({error}): remove it, and the same command makes it again."
-        ) from error
 
 
 def render(table: Table, results: Mapping[str, Sequence[Result]]) -> str:

@@ -27,7 +27,6 @@ from expire_span.comparison import (
     compare,
     copy_small,
     folders_of,
-    read_result,
     timed,
 )
 from expire_span.experiments import TABLES
@@ -48,6 +47,7 @@ from expire_span.training.folder import (
     RESULT_FILE,
     check_result,
     load_run,
+    read_result,
 )
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped

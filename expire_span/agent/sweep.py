@@ -4,7 +4,6 @@ Every run has a folder of its own under the sweep's. A sweep that was stopped go
 runs that are done are not made again.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +29,12 @@ from expire_span.checks import require_at_least, require_one_of
 from expire_span.looks import LOOKS
 from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
 from expire_span.training.disk import written_whole
-from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE, check_result
+from expire_span.training.folder import (
+    EXPERIMENT_FILE,
+    RESULT_FILE,
+    check_result,
+    read_result,
+)
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Stopped
 from expire_span.worlds import Corridor, Portal, World
@@ -154,11 +158,16 @@ def read_sweep(folder: Path) -> tuple[World, list[Point]]:
         raise ValueError(f"{folder} holds no finished run of a sweep: run it first.")
     points, worlds = [], []
     for path in results:
-        experiment, result = load_agent_experiment(path.parent), json.loads(path.read_text())
+        experiment, result = load_agent_experiment(path.parent), read_result(path)
         worlds.append(experiment.world)
-        performance = result[experiment.world.metric]
-        memory = experiment.model.memory
-        points.append(Point(path.parent.name, memory, result["live"], performance))
+        memory, metric = experiment.model.memory, experiment.world.metric
+        missing = {metric, "live"} - set(result)
+        if missing:
+            raise ValueError(
+                f"{path} tells nothing of {' and '.join(sorted(missing))}: remove it, and the same "
+                "command makes it again."
+            )
+        points.append(Point(path.parent.name, memory, result["live"], result[metric]))
     if any(world != worlds[0] for world in worlds):
         raise ValueError(f"The runs in {folder} are of different worlds: draw them apart.")
     return worlds[0], points

@@ -11,7 +11,7 @@
 WikiText (256) they are ours, and so are all sizes in figures of performance over memory size.
 [2] At `single` scale spans of both kinds start long on collision and instruction, and with a block
 on PG-19 and in the figure of enwik8 over memory sizes; Expire-Span's do so with WikiText and in
-all else on enwik8, too, but for the 24-layer model and the speed runs.
+all else on enwik8, too, but for the 24-layer model and the speed runs of 8 minutes.
 [3] But for instruction, where 4k is ours.
 """
 

@@ -17,7 +17,7 @@ EXPIRE_SPAN_16K = ExpireSpan(16_384, ramp=128, penalty=3e-7, initial=0.02)
 
 
 def pg19(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single") -> Experiment:
-    """The characters of whole books. One GPU; the paper's batch in eight parts.
+    """The characters of whole books. One GPU; a batch of 512 in eight parts.
 
     The paper, test bits per character: 1.07 for Compressive 16k, Adaptive-Span 16k (mean memory
     2,440) and Expire-Span 16k (mean memory 860); Transformer-XL 1k and 2k and Expire-Span 8k are in

@@ -12,6 +12,7 @@ wandb-id               under which Weights & Biases knows the run, if it does
 .lock                  held by the process that is at work here
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -42,6 +43,16 @@ from expire_span.training.trainer import FREE_ON_RESUME, Trainer
 EVALUATION = "evaluation"
 RESULT_FILE = "result.json"
 LOCK = ".lock"
+
+
+def read_result(path: Path) -> Any:
+    """What a run has left as JSON."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): remove it, and the same command makes it again."
+        ) from error
 
 
 @contextmanager

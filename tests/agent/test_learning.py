@@ -155,6 +155,7 @@ def test_live_memories_of_a_window_are_those_of_first_episodes():
     found = evaluate_agent(model, world, rows=rows, seed=3)
     assert found["episode_steps"] == sum(lengths) / rows
     assert found["live"] == pytest.approx(seen / sum(lengths))
+    assert found["held"] == window  # room for as many, from the beginning
 
 
 @every_memory

@@ -24,6 +24,8 @@ from agent.small_agents import (
 )
 from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, Transformer
 from expire_span.agent import watch
+from expire_span.agent.dense import start_full
+from expire_span.agent.episodes import play_episodes
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, corridor
 from expire_span.agent.run import load_agent_experiment, train_agent
 from expire_span.agent.sweep import (
@@ -42,6 +44,7 @@ from expire_span.agent.watch import (
     UNBORN,
     Episode,
     _colours,
+    _draw_bars,
     _replay,
     _shown,
     animate,
@@ -50,7 +53,8 @@ from expire_span.agent.watch import (
 from expire_span.cli import main
 from expire_span.model.memory import AnyMemory
 from expire_span.worlds import Corridor, Portal
-from expire_span.worlds.oracles import DOWN, RIGHT, UP, PortalMemory, play
+from expire_span.worlds.oracles import DOWN, RIGHT, UP, PortalMemory, corridor_bound, play
+from expire_span.worlds.render import as_pixels
 
 WORLD = WORLDS["corridor"]
 
@@ -84,6 +88,53 @@ def test_a_memory_is_not_there_then_alive_then_gone():
     assert later[2] not in (GONE, UNBORN)
 
 
+def test_bars_are_the_spans_that_the_agent_predicts_step_by_step():
+    memory = replace(MEMORIES["expire"], max_span=60)
+    world = replace(WORLD, longest=3, limit=50)
+    model = with_dense_memory(world, make_agent(world, memory, block=20))
+    plays = (play_episodes(model, world, rows=1, seed=seed) for seed in range(50))
+    seed, played = next((n, p) for n, p in enumerate(plays) if p.lengths() > 20)  # beyond a block
+    played, episode = played.first_of(0), record_episode(model, world, seed=seed, rows=1)
+    now, steps = start_full(model, 1), []
+    with torch.no_grad():
+        for one in played.blocks(1):
+            step = model(one.observations, now, starts=one.starts)
+            now = step.memory
+            steps.append(torch.cat(step.spans))
+    expected = torch.cat(steps, dim=1).numpy()
+    assert np.ptp(expected, axis=1).min() > 0.01
+    np.testing.assert_allclose(episode.spans, expected, rtol=1e-9)
+    for layer, spans in enumerate(expected):
+        figure, axes = plt.subplots()
+        whole, fading, _ = _draw_bars(axes, episode, layer)
+        plt.close(figure)
+        for t, span in enumerate(spans):
+            np.testing.assert_allclose(whole.get_segments()[t], [(t, t), (t + span, t)])
+            ends = [(t + span, t), (t + span + 6, t)]  # after its ramp
+            np.testing.assert_allclose(fading.get_segments()[t], ends)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_memory_is_of_the_colour_in_view(seed):
+    episode = record_episode(dense_agent(MEMORIES["expire"]), WORLD, seed=seed, rows=1)
+    cue = ("red", "blue")[int(WORLD.play().start(1, seed).cue)]
+    assert episode.groups[0] == f"{cue} object"
+
+
+def test_an_animation_shows_each_picture_at_its_time(tmp_path):
+    shades = (0, 80, 160, 240)
+    pictures = [np.full((4, 4, 3), shade, dtype=np.uint8) for shade in shades]
+    spans = np.array([[3.0, 1.0, 2.0]])
+    episode = Episode(pictures, [""] * 4, ["neither"] * 3, spans, ramp=1)
+    animate(episode, tmp_path / "shades.gif")
+    with Image.open(tmp_path / "shades.gif") as animation:
+        for time, shade in enumerate(shades):
+            animation.seek(time)
+            shown = animation.convert("L")
+            found = shown.getpixel((shown.width // 2, shown.height // 5))
+            assert found == pytest.approx(shade, abs=8)
+
+
 def test_an_animation_has_a_picture_for_each_step(tmp_path):
     episode = record_episode(dense_agent(MEMORIES["expire"]), replace(WORLD, limit=4), rows=2)
     animate(episode, tmp_path / "new" / "episode.gif")
@@ -108,6 +159,13 @@ def test_the_last_picture_tells_whether_the_door_was_right(cue_door, sentence):
     pictures, captions = _replay(game, 1, 0, torch.tensor([[RIGHT, RIGHT, door]]), 0)
     assert len(pictures) == len(captions) == 4
     assert captions[-1] == f"length 3, step 3, {sentence}"
+    for picture, action in zip(pictures, (RIGHT, RIGHT, door), strict=False):
+        assert np.array_equal(picture, as_pixels(game, state, 0)[:, : picture.shape[1]])
+        outcome = game.step(state, torch.tensor([action]))
+        state = outcome.state
+    assert np.array_equal(
+        pictures[-1], as_pixels(game, outcome.last, 0)[:, : pictures[-1].shape[1]]
+    )
 
 
 def test_a_sweep_has_every_window_price_and_seed_and_skips_what_is_done(tmp_path):
@@ -330,18 +388,41 @@ def test_every_run_is_drawn_whatever_its_memory(tmp_path, monkeypatch):
     assert all(result["live"] != result["held"] for result in results)  # or it could be that
 
 
-def test_bounds_are_drawn_over_the_live_memories_of_a_straight_walk(tmp_path, monkeypatch):
-    train_agent(tiny_experiment(steps=1), tmp_path / "one", progress=False)
+def drawn_lines(folder: Path, monkeypatch) -> dict[str, list[tuple[float, float]]]:
+    """The lines in the picture of a sweep, by the beginning of their label."""
     drawn: dict[str, list[tuple[float, float]]] = {}
     close = plt.close
 
     def note_and_close(figure: Figure) -> None:
         for line in figure.axes[0].lines:
-            drawn[str(line.get_label())] = [tuple(place) for place in line.get_xydata().tolist()]
+            label = str(line.get_label()).splitlines()[0]
+            drawn[label] = [tuple(place) for place in line.get_xydata().tolist()]
         close(figure)
 
     monkeypatch.setattr(plt, "close", note_and_close)
-    draw_sweep(tmp_path, tmp_path / "picture.png")
+    draw_sweep(folder, folder / "picture.png")
+    return drawn
+
+
+def test_a_walker_is_drawn_by_what_it_holds_and_earns(tmp_path, monkeypatch):
+    world = Portal(rooms=3, limit=20)
+    train_agent(tiny_experiment(world, steps=1), tmp_path / "one", progress=False)
+    drawn = drawn_lines(tmp_path, monkeypatch)
+    windows = [round(share * 2 * world.rooms) for share in (0.08, *WINDOWS["portal"])]
+    expected = [portal_walk(world, window) for window in windows]
+    assert drawn["a walker who remembers so many steps"] == expected
+    ramp = tiny_experiment(world).model.memory.ramp
+    (first, _), (last, _) = drawn[f"all spans 0: the ramp of {ramp}, once full"]
+    assert first == last == ramp
+
+
+def test_bounds_are_drawn_over_the_live_memories_of_a_straight_walk(tmp_path, monkeypatch):
+    train_agent(tiny_experiment(steps=1), tmp_path / "one", progress=False)
+    drawn = drawn_lines(tmp_path, monkeypatch)
+    sizes = np.linspace(1, WORLD.longest, 60).astype(int).tolist()
+    for name, reach in (("best of a window", 1), ("best of a window, relayed once", 2)):
+        best = [corridor_bound(WORLD, reach * size) for size in sizes]
+        assert [value for _, value in drawn[name]] == pytest.approx(best)
     lengths = range(WORLD.shortest, WORLD.longest + 1)
     for window in (1, WORLD.longest):
         walk = [min(t, window) for length in lengths for t in range(length)]
@@ -412,4 +493,11 @@ def test_a_folder_without_runs_is_refused(tmp_path):
     for name, world in WORLDS.items():
         train_agent(tiny_experiment(world, steps=1), tmp_path / name, progress=False)
     with pytest.raises(ValueError, match="different worlds"):
+        read_sweep(tmp_path)
+    broken = tmp_path / "corridor" / "result.json"
+    broken.write_text("{}")
+    with pytest.raises(ValueError, match=r"result\.json tells nothing of live and success: rem"):
+        read_sweep(tmp_path)
+    broken.write_text('{"live')
+    with pytest.raises(ValueError, match=r"result\.json is damaged \(.*\): remove it"):
         read_sweep(tmp_path)

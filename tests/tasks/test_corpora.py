@@ -443,9 +443,7 @@ def test_a_part_of_a_data_set_says_so(
     assert WikiText(str(lines)).subset() == (
         f"not WikiText-103 as it was published ({words} train words)"
     )
-    monkeypatch.setitem(
-        wikitext.PUBLISHED, "103", wikitext.Published(103_227_021, *judged_by())
-    )
+    monkeypatch.setitem(wikitext.PUBLISHED, "103", wikitext.Published(103_227_021, *judged_by()))
     assert WikiText(str(lines)).subset() == (
         f"WikiText-103 subset ({words} of 103,227,021 train words)"
     )

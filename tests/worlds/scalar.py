@@ -60,7 +60,6 @@ class ScalarCorridor:
         right = self.found = self.cue in target
         return float(right), right or self.world.wrong_door == "ends"
 
-
     def measures(self) -> dict[str, float]:
         """What is told of an episode; of all lengths, only about its own."""
         low, high = next(ends for ends in self.world.bins if ends[0] <= self.length <= ends[1])
