@@ -7,6 +7,7 @@ folder of copies is taken for the results themselves.
 import shutil
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,18 @@ NOT_RUN = "-"
 BESIDE = " (beside others)"
 TIMES = ("milliseconds", "seconds")
 
+SMOKE = (
+    "At `smoke` scale: models of a few units, after a few updates, on samples that come along. "
+    "It shows that everything runs; its numbers mean nothing."
+)
 Result = dict[str, Any]
 
 
 def compare(name: str, table: Table, root: Path) -> str:
     """The table with all results so far; it is also written and drawn, as NAME.md and NAME.png."""
     results = {line.name: found_results(line, root) for line in table.lines}
+    if root.name == "smoke":
+        table = replace(table, remark=SMOKE)
     text = render(table, results)
     replace_text(root / f"{name}.md", text.lstrip() + "\n")
     outcomes = [_outcome(line, table, root) for line in table.lines]

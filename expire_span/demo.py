@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from expire_span.analysis.pictures import Bar, Point, save_demo_picture
+from expire_span.analysis.pictures import Bar, Point, picture_endings, save_demo_picture
 from expire_span.analysis.recording import record_task
+from expire_span.checks import require_one_of
 from expire_span.experiments.recall import EXPIRE_SPAN, recall
 from expire_span.model.memory import AnyMemory, FixedSpan
 from expire_span.model.transformer import Transformer
@@ -49,6 +50,7 @@ def demo(out: Path = Path("demo.png"), seed: int = 0, steps: int | None = None) 
         seed: fixes initial weights and data.
         steps: updates per model; as many as the experiment has if left out.
     """
+    require_one_of(picture_endings(), ending=out.suffix)  # before all the work
     torch.set_num_threads(1)  # tensors this small gain nothing from a second, which may only wait
     task = Recall()
     model, expiring = _train("Expire-Span", EXPIRE_SPAN, seed, steps)

@@ -5,6 +5,11 @@ import pytest
 from expire_span.demo import Result, _verdict, demo
 
 
+def test_a_picture_that_cannot_be_drawn_is_refused_before_all_the_work(tmp_path):
+    with pytest.raises(ValueError, match=r"^ending must be one of .*\.png.*, but is '\.xyz'\.$"):
+        demo(tmp_path / "demo.xyz")
+
+
 def test_demo_prints_a_table_and_draws_a_picture(tmp_path, capsys):
     demo(out=tmp_path / "new" / "kept.png", steps=2)
     printed = capsys.readouterr().out

@@ -9,6 +9,7 @@ import matplotlib
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 
@@ -78,6 +79,11 @@ def draw_performance(axes: Axes, points: Sequence[Point], label: str, chance: fl
     axes.set_ylabel(label)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", frameon=False)
+
+
+def picture_endings() -> tuple[str, ...]:
+    """What the path of a picture may end in."""
+    return tuple(f".{name}" for name in FigureCanvasBase.get_supported_filetypes())
 
 
 def save_demo_picture(

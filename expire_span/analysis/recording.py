@@ -29,6 +29,7 @@ from expire_span.training.evaluation import autocast, count_blocks
 
 ABOUT_FILE = "recording.json"
 MOMENTS_FILE = "moments.csv"  # of episodes alone
+UNFINISHED = ".unfinished"  # marks the folder of a recording that has begun
 NOT_YET = -1  # of times: it has not happened
 
 
@@ -100,8 +101,9 @@ class Recording:
         return np.pad(self.loss[:, :-1], ((0, 0), (1, 0)), constant_values=np.nan)
 
     @classmethod
-    def open(cls, folder: Path) -> "Recording":
+    def open(cls, folder: str | Path) -> "Recording":
         """A recording on the disk; its arrays are mapped, not read."""
+        folder = Path(folder)
         try:
             about = About(**json.loads((folder / ABOUT_FILE).read_text()))
             arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
@@ -136,14 +138,16 @@ class Recorder:
         calls: int,
         limit: int | None = None,
         ahead: int = 1,
-        folder: Path | None = None,
+        folder: str | Path | None = None,
     ):
+        folder = None if folder is None else Path(folder)
         self._policy, self._folder = model.config.memory, folder
         about = replace(_about(model, name), limit=limit, ahead=ahead)
         shapes = _shapes(about, rows, steps, calls)
         if folder is not None:
             _refuse_other_files(folder, name)
             folder.mkdir(parents=True, exist_ok=True)
+            (folder / UNFINISHED).touch()
             for file in (ABOUT_FILE, MOMENTS_FILE):  # until `finish`, there is none
                 (folder / file).unlink(missing_ok=True)
         arrays = {name: _array(folder, name, *shapes[name]) for name in ARRAYS}
@@ -184,6 +188,7 @@ class Recorder:
                 getattr(self.recording, name).flush()
             text = json.dumps(asdict(self.recording.about), indent=2)
             (self._folder / ABOUT_FILE).write_text(f"{text}\n")
+            (self._folder / UNFINISHED).unlink()
         return self.recording
 
     def so_far(self) -> Recording:
@@ -223,7 +228,7 @@ def record(
     limit: int | None = None,
     ahead: int = 1,
     precision: str = "float32",
-    folder: Path | None = None,
+    folder: str | Path | None = None,
 ) -> Recording:
     """Read batches of at most a block, one after another, with a model in evaluation mode.
 
@@ -282,10 +287,14 @@ def record_tokens(
     name: str = "",
     limit: int | None = None,
     ahead: int = 1,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     progress: bool = False,
 ) -> Recording:
     """Read one text, given as its tokens."""
+    if np.ndim(tokens) != 1:
+        raise ValueError(
+            f"A text is one row of tokens, not an array of shape {[*np.shape(tokens)]}: give a row."
+        )
     if len(tokens) == 0:
         raise ValueError("There is nothing to read: give a text that is not empty.")
     batches = text_batches(tokens, model.config.block, ahead)
@@ -309,7 +318,7 @@ def record_task(
     seed: int = 0,
     limit: int | None = None,
     precision: str = "float32",
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     progress: bool = False,
 ) -> Recording:
     """Read the stream of a task.
@@ -422,8 +431,9 @@ def _shapes(about: About, rows: int, steps: int, calls: int) -> dict[str, Any]:
 
 def _refuse_other_files(folder: Path, name: str) -> None:
     """A recording may take the place of another of the same run, but of nothing else."""
-    own = {ABOUT_FILE, MOMENTS_FILE, *(f"{name}.npy" for name in ARRAYS)}
-    others = sorted({path.name for path in folder.glob("*")} - own)
+    own = {ABOUT_FILE, MOMENTS_FILE, UNFINISHED, *(f"{name}.npy" for name in ARRAYS)}
+    found = {path.name for path in folder.glob("*")}
+    others = sorted(found - own if found & {ABOUT_FILE, UNFINISHED} else found)
     if others:
         raise ValueError(
             f"{folder} holds other files, such as {others[0]}: choose another folder with --out."

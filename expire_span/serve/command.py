@@ -87,7 +87,8 @@ def serve(
         from expire_span.serve.app import create_app
     except ImportError as error:
         raise ValueError(
-            f"The page needs FastAPI and uvicorn ({error}): pip install 'expire-span[serve]'."
+            f"The page needs FastAPI and uvicorn ({error}): install this package with its extra "
+            "serve, in its folder with pip install '.[serve]'."
         ) from error
     if not runs:
         raise ValueError("Which model is to be looked at? Give the folder of a run.")

@@ -187,7 +187,7 @@ def load_tokenizer(path: str | Path, vocabulary: int) -> "Tokenizer":
         from tokenizers import Tokenizer
     except ImportError as error:
         raise ValueError(
-            "A tokenizer needs the package tokenizers: pip install 'expire-span[tokenizer]'."
+            "A tokenizer needs the package tokenizers: pip install tokenizers."
         ) from error
     map_file(path)  # says what is wrong if nothing is there
     try:

@@ -18,14 +18,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
-from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
+
+try:
+    import gymnasium
+    from gymnasium import spaces
+    from gymnasium.vector import AutoresetMode, VectorEnv
+    from gymnasium.vector.utils import batch_space
+except ImportError as error:
+    raise ImportError(
+        "Gymnasium's environments need the package gymnasium, from 1.1 on: pip install gymnasium."
+    ) from error
 
 from expire_span.chance import hashed
 from expire_span.checks import require_at_least, require_one_of

@@ -169,6 +169,16 @@ def test_a_recording_takes_the_place_of_none_of_another_run(tmp_path: Path):
     assert not (tmp_path / MOMENTS_FILE).exists()
 
 
+def test_no_file_is_taken_for_a_part_of_a_recording_by_its_name_alone(tmp_path: Path):
+    (tmp_path / "loss.npy").write_text("mine")
+    model = make_model(CASES["expire"]).eval()
+    with pytest.raises(ValueError, match=r"holds other files, such as loss\.npy"):
+        record_tokens(model, list(range(5)), folder=tmp_path)
+    assert (tmp_path / "loss.npy").read_text() == "mine"
+    with pytest.raises(ValueError, match=r"^A text is one row of tokens, not an array of shape"):
+        record_tokens(model, np.zeros((2, 5), dtype=np.int64))
+
+
 def test_calls_of_any_length_record_the_same_spans():
     model, tokens = make_model(CASES["expire"]), random_tokens(1, STEPS)
     whole = recorded(model, tokens)

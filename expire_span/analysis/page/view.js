@@ -531,7 +531,7 @@ class MemoryView {
     if (this.time !== null) this.legend.append(
       make("span", { class: "key" }, make("span", { class: `sample s${LEVELS - 8} fading` }, "abc"),
         this.data.policy === "Compressive" ? "part of a mean" : "fading",
-        this.layersShown().length > 1 ? "or gone in some layers" : ""),
+        this.layersShown().length > 1 ? " or gone in some layers" : ""),
       make("span", { class: "key" }, make("span", { class: "sample gone" }, "abc"), "forgotten"),
       make("span", { class: "key" }, make("span", { class: "sample unread" }, "abc"), "not read yet"));
   }
