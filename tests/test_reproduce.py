@@ -474,6 +474,14 @@ def test_a_damaged_result_is_named(tmp_path: Path, capsys) -> None:
     assert "remove it, and the same command makes it again." in printed
 
 
+def test_a_smoke_table_says_what_it_is_and_nothing_of_other_scales(tmp_path: Path, capsys) -> None:
+    smoke("instruction", tmp_path, "--only", "transformer-xl")
+    printed = capsys.readouterr().out
+    assert "its numbers mean nothing" in printed
+    assert "LIGHT's texts" not in printed
+    assert "its numbers mean nothing" in (tmp_path / "smoke" / "instruction.md").read_text()
+
+
 def test_data_come_along_at_smoke_scale(tmp_path: Path, capsys) -> None:
     smoke("enwik8", tmp_path, "--only", "transformer-xl", "--data", str(tmp_path))
     printed = capsys.readouterr().out
