@@ -4,18 +4,19 @@ At the beginning of a block the keys, values and deadlines of all that is rememb
 once, by the present weights; each step then adds its own. Every tensor has a fixed shape and
 nothing is asked of the device, so on a GPU one step is captured as a CUDA graph and replayed.
 
-Time counts from the block's first step. The cache has a slot for each state held, then one for each
-step of the block and for the one after it, whose value is wanted.
+Time counts from the block's first step. The cache has an entry for each state held, then one for
+each step of the block and for the one after it, whose value is wanted. Where states are pooled, an
+entry is the mean of several, and grows with each of them; nobody sees it before it is whole.
 
-Example: 3 states held, blocks of 2 steps. The slots stand at times -3, -2, -1, 0, 1, 2.
+Example: 3 states held, blocks of 2 steps. The entries stand at times -3, -2, -1, 0, 1, 2.
 
 Shapes
     B rows, T steps of a block, H heads, E head width, D model width
-    N slots, S of them held before the block: N = S + T + 1
+    N entries of a set
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -29,6 +30,7 @@ from expire_span.agent.tally import Tally
 from expire_span.model.attention import table_rows
 from expire_span.model.layer import Layer
 from expire_span.model.memory import Memory, StateSet, Window
+from expire_span.model.memory.compressive import CompressiveMemory
 from expire_span.model.memory.recent import RecentMemory
 from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.span_attention import KeySet, Visibility, span_attention
@@ -38,23 +40,46 @@ from expire_span.worlds import Game
 
 
 @dataclass(frozen=True)
-class LayerCache:
-    """What one layer can attend to; written into step by step, like all that a graph replays."""
+class Entries:
+    """What a layer can attend to of one set; written into step by step, as a graph replays it."""
 
     keys: Tensor  # [B, N, H, E]
     values: Tensor  # [B, N, H, E]
     deadlines: Tensor | None  # broadcasts to [B, H, N]
+    pooled: Tensor | None  # [B, N, D], means of states so far; None where each stands for itself
+
+
+@dataclass(frozen=True)
+class Places:
+    """When the entries of one set stand and who may see them; the same in every layer."""
+
+    times: Tensor  # int64 [N], of the first state where several are pooled
+    seen: Visibility  # by the policy alone; `stride` is how many states an entry pools
+    positions: tuple[int, int] | None
+    before: Tensor  # int64 [], how many entries stand before the block
+
+    @classmethod
+    def of(cls, one: StateSet) -> "Places":
+        """Those of a set."""
+        return cls(one.times, one.seen, one.positions, before=(one.times < 0).sum())
+
+    def at(self, step: Tensor) -> Tensor:
+        """The entry of a step, int64 [1]; beyond the last if no step of the block can see it."""
+        return (step // self.seen.stride + self.before).view(1)
+
+    def visible(self, step: Tensor, origin: Tensor) -> Visibility:
+        """To the query of that step, in episodes that began at `origin`."""
+        of_this_episode = self.times >= origin[:, None, None]
+        last = torch.where(of_this_episode, self.seen.last, -NEVER)
+        return Visibility(self.seen.first - step, last - step, self.seen.stride)
 
 
 @dataclass(frozen=True)
 class Cache:
-    """What all layers can attend to, and until when; the latter is the same in every layer."""
+    """What all layers can attend to, and until when."""
 
-    layers: tuple[LayerCache, ...]
-    times: Tensor  # int64 [N]
-    last: Tensor  # int64 [B, 1, N], latest query that may see each slot, by the policy alone
-    positions: tuple[int, int] | None
-    before: int  # slots held before the block (S)
+    layers: tuple[tuple[Entries, ...], ...]  # of every layer, set by set
+    places: tuple[Places, ...]  # of every set
     attention: str  # which implementation computes it
 
 
@@ -85,8 +110,8 @@ class Carry:
 
 
 def can_cache(memory: Memory) -> bool:
-    """Whether a memory is one that can be cached: the last states of each row, and no others."""
-    return all(isinstance(layer, RecentMemory) for layer in memory.layers)
+    """Whether a memory is one that can be cached: the last states of each row, or their means."""
+    return all(isinstance(layer, RecentMemory | CompressiveMemory) for layer in memory.layers)
 
 
 def make_actor(
@@ -165,14 +190,10 @@ class CachedActor(Actor):
         window = Window(self._length + 1, clock=0, origin=memory.origin, limit=self._limit)
         coming = model.positions.new_zeros(batch, self._length + 1, model.config.width)
         pairs = list(zip(model.stack(), memory.layers, strict=True))
-        sets = [layer.keeper.read(remembered, coming, window)[0] for layer, remembered in pairs]
-        one = sets[0]
+        sets = [layer.keeper.read(remembered, coming, window) for layer, remembered in pairs]
         return Cache(
-            layers=tuple(map(_layer_cache, model.stack(), sets)),
-            times=one.times,
-            last=one.seen.last,
-            positions=one.positions,
-            before=one.states.shape[1] - self._length - 1,
+            layers=tuple(map(_entries, model.stack(), sets)),
+            places=tuple(map(Places.of, sets[0])),
             attention=self._attention(),
         )
 
@@ -212,45 +233,26 @@ class CachedActor(Actor):
     def _decide(self, cache: Cache, seen: Tensor, step: Tensor, origin: Tensor) -> Decision:
         """One step of every row through the model."""
         model = self._model
-        of_this_episode = cache.times >= origin[:, None, None]
-        visible = Visibility(
-            first=(cache.times + 1 - step)[None, None],
-            last=torch.where(of_this_episode, cache.last, -NEVER) - step,
-        )
+        visible = [places.visible(step, origin) for places in cache.places]
         states = model.inputs(seen.unsqueeze(1))
         for layer, kept in zip(model.stack(), cache.layers, strict=True):
-            states = self._through(layer, kept, cache, states, step, visible)
+            readable = layer.readable(states)
+            for entries, places in zip(kept, cache.places, strict=True):
+                _enter(layer, entries, places, states, readable, step)
+            attended = span_attention(
+                _heads(layer, layer.attention.query(readable)),
+                [self._keys(*one, step) for one in zip(kept, cache.places, visible, strict=True)],
+                ramp=layer.keeper.ramp,
+                impl=cache.attention,
+            )
+            states = layer.after_attention(states, attended.flatten(-2))
         return model.head(model.final_norm(states)[:, 0])
 
-    def _through(
-        self,
-        layer: Layer,
-        kept: LayerCache,
-        cache: Cache,
-        states: Tensor,
-        step: Tensor,
-        visible: Visibility,
-    ) -> Tensor:
-        """States [B, 1, D] through one layer, leaving their keys and values in its cache."""
-        attention, readable = layer.attention, layer.readable(states)
-        place = (step + cache.before).view(1)
-        kept.keys.index_copy_(1, place, _heads(layer, attention.key(readable)))
-        kept.values.index_copy_(1, place, _heads(layer, attention.value(readable)))
-        deadline = None
-        if kept.deadlines is not None:
-            one = StateSet(states, step.view(1), visible, None)
-            (own,) = layer.keeper.deadlines((one,), (readable,))
-            assert own is not None
-            kept.deadlines.index_copy_(2, place, own)
-            deadline = kept.deadlines - step
-        table = table_rows(self._model.positions, cache.positions)
-        attended = span_attention(
-            _heads(layer, attention.query(readable)),
-            [KeySet(kept.keys, kept.values, visible, deadline, table)],
-            ramp=layer.keeper.ramp,
-            impl=cache.attention,
-        )
-        return layer.after_attention(states, attended.flatten(-2))
+    def _keys(self, entries: Entries, places: Places, visible: Visibility, step: Tensor) -> KeySet:
+        """What the query of a step attends to of one set."""
+        deadline = None if entries.deadlines is None else entries.deadlines - step
+        table = table_rows(self._model.positions, places.positions)
+        return KeySet(entries.keys, entries.values, visible, deadline, table)
 
     def _attention(self) -> str:
         config, like = self._model.config, self._model.positions
@@ -286,15 +288,48 @@ def _buffers(game: Game, batch: int, length: int, precision: torch.dtype) -> dic
     }
 
 
-def _layer_cache(layer: Layer, one: StateSet) -> LayerCache:
-    """Keys, values and deadlines of the states held; slots of the block are still empty."""
-    readable = layer.readable(one.states)
-    (deadline,) = layer.keeper.deadlines((one,), (readable,))
-    return LayerCache(
-        keys=_heads(layer, layer.attention.key(readable)),
-        values=_heads(layer, layer.attention.value(readable)),
-        deadlines=deadline,
+def _entries(layer: Layer, sets: Sequence[StateSet]) -> tuple[Entries, ...]:
+    """Of the states held, set by set; those of the block are still empty."""
+    readable = [layer.readable(one.states) for one in sets]
+    deadlines = layer.keeper.deadlines(sets, readable)
+    return tuple(
+        Entries(
+            keys=_heads(layer, layer.attention.key(states)),
+            values=_heads(layer, layer.attention.value(states)),
+            deadlines=deadline,
+            pooled=one.states if one.parts is None else None,
+        )
+        for one, states, deadline in zip(sets, readable, deadlines, strict=True)
     )
+
+
+def _enter(
+    layer: Layer, entries: Entries, places: Places, states: Tensor, readable: Tensor, step: Tensor
+) -> None:
+    """Leave what the states [B, 1, D] of a step add to a set in its entries.
+
+    Args:
+        layer: whose input they are.
+        entries: what is written into.
+        places: where its entries stand.
+        states: as they are.
+        readable: as the layer reads them.
+        step: their time.
+    """
+    place = places.at(step)
+    if entries.pooled is not None:
+        count = entries.pooled.shape[1]
+        share = states / places.seen.stride * (place < count)
+        place = place.clamp(max=count - 1)  # where nothing is added, nothing changes
+        entries.pooled.index_add_(1, place, share)
+        readable = layer.readable(entries.pooled.index_select(1, place))
+    entries.keys.index_copy_(1, place, _heads(layer, layer.attention.key(readable)))
+    entries.values.index_copy_(1, place, _heads(layer, layer.attention.value(readable)))
+    if entries.deadlines is not None:
+        one = StateSet(states, step.view(1), places.seen, None)
+        (deadline,) = layer.keeper.deadlines((one,), (readable,))
+        assert deadline is not None
+        entries.deadlines.index_copy_(2, place, deadline)
 
 
 def _heads(layer: Layer, states: Tensor) -> Tensor:

@@ -26,14 +26,14 @@ MEMORIES: dict[str, AnyMemory] = {
     "fixed": FixedSpan(30),
     "adaptive": AdaptiveSpan(30, 5, penalty=0.1, initial=0.4),
     "compressive": Compressive(20, 3, 10),
+    "pooled soon": Compressive(4, 6, 2),
+    "pooled alone": Compressive(5, 3, 1),
 }
-CACHED = {name: MEMORIES[name] for name in ("expire", "fixed", "adaptive")}
 WORLDS: dict[str, World] = {
     "corridor": Corridor(longest=9, limit=30),
     "portal": Portal(rooms=4, shuffle=True, limit=40),
 }
 every_memory = pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
-cached_memory = pytest.mark.parametrize("memory", CACHED.values(), ids=CACHED.keys())
 every_world = pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS.keys())
 
 

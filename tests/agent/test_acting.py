@@ -12,14 +12,13 @@ from torch import Tensor
 from agent.small_agents import (
     MEMORIES,
     WORLDS,
-    cached_memory,
     every_memory,
     every_world,
     make_agent,
     random_views,
     with_dense_memory,
 )
-from expire_span import Compressive, ExpireSpan, FixedSpan, Memory, Transformer
+from expire_span import ExpireSpan, FixedSpan, Memory, Transformer
 from expire_span.agent.cached import CachedActor, Carry, _say_plain, make_actor
 from expire_span.agent.dense import dense, start_full
 from expire_span.agent.loss import ActorCritic, actor_critic_loss
@@ -182,7 +181,7 @@ def test_log_probabilities_read_again_are_those_acted_with(memory, world):
         assert block.log_probs.std() > 0.05
 
 
-@cached_memory
+@every_memory
 @pytest.mark.parametrize(
     ("world", "norm", "limit"),
     [(WORLDS["corridor"], "pre", None), (WORLDS["portal"], "post", None), (WORLD, "pre", 4)],
@@ -201,7 +200,7 @@ def test_cached_acting_equals_plain_acting(memory, world, norm, limit):
             assert_same(vars(block)[name], tensor)
 
 
-@cached_memory
+@every_memory
 def test_a_cut_is_felt_and_one_beyond_all_memory_is_not(memory):
     model = with_dense_memory(WORLD, make_agent(WORLD, memory, block=20))
     whole, *_ = act(model, WORLD, blocks=2, cached=True)
@@ -212,22 +211,30 @@ def test_a_cut_is_felt_and_one_beyond_all_memory_is_not(memory):
 
 
 @every_memory
-def test_whoever_cannot_be_cached_acts_plainly_and_says_so_once(memory, caplog):
-    model, game = with_dense_memory(WORLD, make_agent(WORLD, memory, block=20)), WORLD.play()
+def test_an_agent_of_any_memory_is_cached(memory, caplog):
+    model = with_dense_memory(WORLD, make_agent(WORLD, memory, block=20))
+    with caplog.at_level(logging.INFO, logger="expire_span"):
+        assert isinstance(make_actor(model, WORLD.play(), 4, limit=5), CachedActor)
+    assert not caplog.records
+
+
+def test_what_cannot_be_cached_acts_plainly_and_says_so_once(caplog):
+    """Memory that deletes, as a model's own does, has no fixed shape."""
+    model, game = make_agent(WORLD, MEMORIES["expire"], block=20), WORLD.play()
     _say_plain.cache_clear()
     with caplog.at_level(logging.INFO, logger="expire_span"):
         actors = [make_actor(model, game, 4, limit=5) for _ in range(2)]
-    plain = isinstance(memory, Compressive)
-    assert all(isinstance(actor, PlainActor if plain else CachedActor) for actor in actors)
-    told = [record for record in caplog.records if "cannot be cached" in record.message]
-    assert len(told) == plain
+    assert all(isinstance(actor, PlainActor) for actor in actors)
+    assert [record.message[:41] for record in caplog.records] == [
+        "ExpireSpan memory cannot be cached: actin"
+    ]
 
 
 @pytest.mark.slow
-@cached_memory
+@every_memory
 def test_fused_attention_acts_as_the_reference_does(memory):
     """What a GPU runs, in the kernels' interpreter; float32 leaves rounding."""
-    plain = make_agent(WORLD, memory, block=4, width=32).float()
+    plain = make_agent(WORLD, memory, block=10, width=32).float()
     fused = build_agent(WORLD, dense(replace(plain.config, attention="fused"))).eval()
     fused.load_state_dict(plain.state_dict())
     expected, *_ = act(plain, WORLD, blocks=2, cached=False, batch=2)
@@ -241,17 +248,19 @@ def test_fused_attention_acts_as_the_reference_does(memory):
 @pytest.mark.filterwarnings("ignore:.*Function.*should not be instantiated:DeprecationWarning")
 @pytest.mark.slow
 @every_world
-def test_a_step_is_one_graph_for_the_compiler(world):
+@every_memory
+def test_a_step_is_one_graph_for_the_compiler(world, memory):
     """Nothing in it breaks the graph, and what is written in place is what is returned."""
-    model = with_dense_memory(world, make_agent(world, MEMORIES["expire"], block=6))
+    model = with_dense_memory(world, make_agent(world, memory, block=10))
     game = world.play()
     actor, memory = CachedActor(model, game, 3), start_full(model, 3)
     zero = torch.zeros((), dtype=torch.int64)
     with torch.no_grad():
         plain = Carry(begin(game, 3, 0), zero, memory.origin, Tally.empty(game))
         traced, caches = plain.clone(), [actor.open(memory) for _ in range(2)]
+        torch.compiler.reset()
         advance = torch.compile(actor.advance, fullgraph=True, dynamic=False, backend="eager")
-        for _ in range(6):
+        for _ in range(10):
             plain = actor.step(caches[0], plain)
             advance(caches[1], traced)
             for name, tensor in plain.tensors().items():
@@ -281,7 +290,7 @@ def test_actions_come_as_often_as_their_probabilities_say():
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # what the compiler says of itself
-@cached_memory
+@every_memory
 @every_world
 def test_blocks_acted_by_graphs_are_those_read_again(memory, world):
     model = make_agent(world, memory, block=20, width=32, attention="auto").float()

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from agent.small_agents import (
     WORLDS,
-    cached_memory,
     every_memory,
     make_agent,
     with_dense_memory,
@@ -91,7 +90,7 @@ def dense_agent(memory: AnyMemory) -> Transformer:
     return with_dense_memory(WORLD, make_agent(WORLD, memory, block=20))
 
 
-@cached_memory
+@every_memory
 @torch.no_grad()
 def test_replayed_steps_are_the_steps(memory, stand_in):
     model, game = dense_agent(memory), WORLD.play()
