@@ -31,26 +31,29 @@ from expire_span.tasks.batch import Batch
 from expire_span.tasks.particles import (
     COLOURS,
     GRID,
+    NEVER,
     QUADRANTS,
     QUESTION,
+    SIDES,
     STEPS_AT_A_TIME,
+    USUAL_LENGTH,
+    Grids,
     ParticleStream,
     State,
     cells,
     collisions,
     latest_events,
     quadrant,
+    sides_of,
     start,
 )
 from expire_span.tasks.stream import Split
 
 COLOUR_COUNT = 5
 PAIRS = COLOUR_COUNT**2
-NEVER = -1  # the event of a pair that has not met yet
 CHANGE = 0.05
 LATEST_SHARE = 0.4
 ENTRIES = 8
-USUAL_LENGTH = 65_536  # entries of a row, by which a perfect reader is judged unless it is said
 
 FIRST_Y = GRID
 FIRST_COLOUR = 2 * GRID
@@ -59,8 +62,6 @@ VOCAB = FIRST_ASKED + COLOUR_COUNT
 
 Question = Literal["latest", "present"]
 Order = Literal["particle", "kind"]
-Grids = Literal["whole", "mixed"]
-SIDES: dict[str, tuple[int, ...]] = {"whole": (GRID,), "mixed": (GRID // 4, GRID // 2, GRID)}
 ORDERS: dict[str, list[int]] = {"particle": [0, 1, 4, 2, 3, 5, 6, 7], "kind": [*range(ENTRIES)]}
 
 
@@ -142,7 +143,7 @@ class CollisionStream(ParticleStream):
         self, task: Collision, source: dict[str, Any], split: Split, batch: int, seed: int
     ) -> None:
         self._task = task
-        self._sides = SIDES[task.training_grids if split == "train" else "whole"]
+        self._sides = sides_of(task.training_grids, split)
         super().__init__(source, split, batch, seed, ENTRIES)
 
     def beginning(self, key: Tensor) -> State:

@@ -18,7 +18,7 @@ Shapes: B worlds (rows), 2 particles, 2 axes (x, y), S steps, R runs, E entries 
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -34,12 +34,16 @@ UNITS = 2**UNIT_BITS  # of length in a cell
 QUADRANTS = 4
 SPEED = 0.5  # standard deviation of a velocity along one axis, in cells a step
 STEPS_AT_A_TIME = 1024
+USUAL_LENGTH = 65_536  # entries of a row, by which a perfect reader is judged unless it is said
+NEVER = -1  # the step of a collision that has not been yet
 RUNS_BETWEEN_LOOKS = 8  # asking a GPU whether all runs are made stops its stream of work
 
 # Purposes of chance, so that no two draws share a hash.
 PLACE, VELOCITY, COLOURS, QUESTION = range(4)
 
 State = dict[str, Tensor]
+Grids = Literal["whole", "mixed"]
+SIDES: dict[Grids, tuple[int, ...]] = {"whole": (GRID,), "mixed": (GRID // 4, GRID // 2, GRID)}
 
 
 class ParticleStream(Stream):
@@ -113,7 +117,12 @@ class ParticleStream(Stream):
         self._offset = position["offset"]
 
 
-def start(key: Tensor, sides: Sequence[int] = (GRID,)) -> State:
+def sides_of(training_grids: Grids, split: Split) -> tuple[int, ...]:
+    """The sides that rows have in turn; worlds that are judged have the whole grid."""
+    return SIDES[training_grids if split == "train" else "whole"]
+
+
+def start(key: Tensor, sides: Sequence[int] = SIDES["whole"]) -> State:
     """Places and velocities at the beginning, int64 [B, 2, 2]; rows have these sides in turn."""
     side = torch.tensor(sides, device=key.device)[torch.arange(len(key)) % len(sides)]  # [B]
     begin, end = edges(side)

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import NormalDist
 
 import pytest
@@ -83,8 +84,10 @@ def scalar_collision(
         step += 1
 
 
-def scalar_easy(split: Split, row: int, seed: int) -> Iterator[tuple[list[int], int | None]]:
-    particles = ScalarParticles(split, row, seed)
+def scalar_easy(
+    split: Split, row: int, seed: int, side: int = 16
+) -> Iterator[tuple[list[int], int | None]]:
+    particles = ScalarParticles(split, row, seed, side)
     met: list[int] = []
     step = 0
     while True:
@@ -128,16 +131,23 @@ def test_collision_equals_a_scalar_world(question) -> None:
     assert batch.scored.sum() > 1000
 
 
-def test_mixed_grids_confine_particles_in_training_alone() -> None:
-    mixed = Collision(training_grids="mixed")
-    batch = mixed.stream("train", 4, seed=5).read(8 * STEPS)
+@pytest.mark.parametrize(
+    ("mixed", "plain", "scalar", "entries"),
+    [
+        (Collision(training_grids="mixed"), Collision(), partial(scalar_collision, "latest"), 8),
+        (CollisionEasy(training_grids="mixed"), CollisionEasy(), scalar_easy, 5),
+    ],
+    ids=["collision", "easy"],
+)
+def test_mixed_grids_confine_particles_in_training_alone(mixed, plain, scalar, entries) -> None:
+    batch = mixed.stream("train", 4, seed=5).read(entries * STEPS)
     sides = [4, 8, 16, 4]
-    worlds = [scalar_collision("latest", "train", n, 5, side) for n, side in enumerate(sides)]
+    worlds = [scalar("train", n, 5, side) for n, side in enumerate(sides)]
     assert_equal_to_scalar(batch, worlds)
-    x = batch.inputs[:, ::8]
+    x = batch.inputs[:, ::entries]
     assert x.aminmax(dim=1).min.tolist() == [6, 4, 0, 6]
     assert x.aminmax(dim=1).max.tolist() == [9, 11, 15, 9]
-    judged = [task.stream("valid", 3, seed=5).read(800) for task in (mixed, Collision())]
+    judged = [task.stream("valid", 3, seed=5).read(800) for task in (mixed, plain)]
     assert judged[0].inputs.equal(judged[1].inputs)
 
 
@@ -268,6 +278,46 @@ def reader_error(task: Collision, memory: int) -> float:
                 assert answer == batch.targets[row, 8 * now + 7]
             errors.append(0 if found else 75)
     return sum(errors) / len(errors)
+
+
+def test_the_easy_oracle_goes_from_guesses_to_certainty_and_equals_a_reader() -> None:
+    task = CollisionEasy()
+    errors = [task.oracle(memory, 5 * 2048, worlds=16) for memory in (0, 500, 2000, 8000, 80_000)]
+    assert errors[0] == pytest.approx(82, abs=3)  # see the best constant guesses below
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] == 0
+    for memory in (500, 2000):
+        found = easy_reader_error(memory, worlds=3, steps=1300)
+        assert task.oracle(memory, 5 * 1300, worlds=3) == pytest.approx(found)
+        assert 10 < found < 75
+    assert task.oracle(1000) == task.oracle(1000, 65_536)
+    assert task.oracle(1000, 5 * 300) < task.oracle(1000, 5 * 1024)
+
+
+def easy_reader_error(memory: int, worlds: int, steps: int) -> float:
+    """A reader that goes through the last `memory` entries, and supposes what it does not find."""
+    batch = CollisionEasy().stream("valid", worlds, seed=0).read(5 * steps)
+    errors = []
+    for row in range(worlds):
+        seen = [tuple(step) for step in batch.inputs[row].view(-1, 5).tolist()]
+        for now in range(steps):
+            if not batch.scored[row, 5 * now + 4]:
+                continue
+            last = [s for s in seen[max(0, now + 1 - memory // 5) : now + 1] if s[:2] == s[2:4]]
+            found = [quadrant_of([s[0], s[1] - 16]) for s in last][-3:]
+            guesses = [found] if found else [[quadrant] for quadrant in range(4)]
+            answer = batch.targets[row, 5 * now + 4].item()
+            right = [
+                easy_answer([guess[0]] * (3 - len(guess)) + guess, seen[now][4]) == answer
+                for guess in guesses
+            ]
+            errors.append(100 * (1 - sum(right) / len(right)))
+    return sum(errors) / len(errors)
+
+
+def easy_answer(quadrants: list[int], question: int) -> int:
+    oldest, middle, last = quadrants
+    return last if question == 32 else 4 + 16 * oldest + 4 * middle + last
 
 
 def test_nothing_but_the_answer_is_asked_of_someone_who_knows_nothing() -> None:
