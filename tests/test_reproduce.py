@@ -315,7 +315,7 @@ def test_machines_that_share_a_folder_of_copies_keep_each_others_runs(
 
 def test_copies_stand_for_the_runs_in_other_tables_too(tmp_path: Path, capsys) -> None:
     out, records = tmp_path / "out", tmp_path / "records"
-    smoke("enwik8", out, "--only", "expire-span-16k", "--records", str(records))
+    smoke("ablations", out, "--only", "as-it-is", "--records", str(records))
     capsys.readouterr()
     smoke("enwik8-overfit", records)
     printed = capsys.readouterr().out
@@ -326,7 +326,7 @@ def test_copies_stand_for_the_runs_in_other_tables_too(tmp_path: Path, capsys) -
 
 
 def test_a_curve_is_drawn_on_the_device_that_was_asked_for(tmp_path: Path, monkeypatch) -> None:
-    smoke("enwik8", tmp_path, "--only", "expire-span-16k")
+    smoke("ablations", tmp_path, "--only", "as-it-is")
     (path,) = tmp_path.rglob(EXPERIMENT_FILE)
     path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cuda:7"'))
     smoke("enwik8-overfit", tmp_path)
@@ -614,7 +614,7 @@ def test_a_name_that_no_model_has_lists_those_there_are(tmp_path: Path, capsys) 
     with pytest.raises(SystemExit):
         smoke("enwik8-overfit", tmp_path, "--only", "small")
     printed = " ".join(capsys.readouterr().err.split())
-    assert "No model of enwik8-overfit has 'small' in its name: they are enwik8/expire" in printed
+    assert "No model of enwik8-overfit has 'small' in its name: they are ablations/as" in printed
 
 
 def test_an_unknown_table_lists_those_there_are(tmp_path: Path, capsys) -> None:

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 
-from expire_span.experiments.ablations import ABLATIONS
+from expire_span.experiments.ablations import ABLATIONS, ENWIK8_OVERFIT
 from expire_span.experiments.collision import COLLIDING, COLLIDING_EASY, collision, collision_easy
 from expire_span.experiments.copy import copy
 from expire_span.experiments.efficiency import (
@@ -15,7 +15,6 @@ from expire_span.experiments.efficiency import (
 )
 from expire_span.experiments.enwik8 import (
     ENWIK8,
-    ENWIK8_OVERFIT,
     ENWIK8_SPAN,
     ENWIK8_SPEEDRUN,
     enwik8,

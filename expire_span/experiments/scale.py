@@ -12,6 +12,7 @@ from typing import get_args
 from expire_span.model.memory import AdaptiveSpan, AnyMemory, Compressive, ExpireSpan, FixedSpan
 from expire_span.tasks import AnyTask
 from expire_span.training.experiment import EvaluationConfig, Experiment, Scale
+from expire_span.training.schedule import RateSchedule
 
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
@@ -57,6 +58,28 @@ def smoke(experiment: Experiment, task: AnyTask, *, block: int = 16, blocks: int
         save_every=2,
         device="cpu",
     )
+
+
+def by_our_recipe(experiment: Experiment) -> Experiment:
+    """What small models are known to learn fast by, at `single` scale.
+
+    Norms before the sublayers, with residual branches scaled down by depth, so that the rate may be
+    high; Muon for the matrices; a shorter memory of squared gradients for the rest; a rate that
+    falls along a line to nothing. Spans keep about the rate that they have by Adam, so that memory
+    changes no faster than what reads it.
+    """
+    optimizer = replace(
+        experiment.optimizer,
+        method="muon",
+        rate=6e-3,
+        span_rate=0.12,
+        beta2=0.95,
+        clip=1.0,
+        schedule=RateSchedule(
+            warmup=min(experiment.optimizer.schedule.warmup, 200), decay="linear"
+        ),
+    )
+    return replace(experiment, model=replace(experiment.model, norm="pre"), optimizer=optimizer)
 
 
 def with_patient_spans(experiment: Experiment) -> Experiment:

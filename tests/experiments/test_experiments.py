@@ -143,7 +143,7 @@ AT_PAPER_SCALE = {
         (0.1, 1e-4, 1000, 0.1),
         (4096, 128, 2e-6, False),
     ),
-    "wikitext/expire-span-8k": (
+    "wikitext/expire-span-1e-06": (
         (8, 1024, 4096, 8, 256),
         (0.3, 7e-4, 8000, 0.1),
         (8192, 128, 1e-6, True),
@@ -182,7 +182,7 @@ def test_what_else_the_paper_says_of_its_models_is_so() -> None:
     books = LINES["pg19/expire-span-16k"].experiment("paper")
     assert books.model.init == "glorot"
     assert books.optimizer.schedule.decay == "cosine"
-    words = LINES["wikitext/expire-span-8k"].experiment("paper")
+    words = LINES["wikitext/expire-span-1e-06"].experiment("paper")
     assert (words.model.edge_dropout, words.steps) == (0.2, 300_000)
     for share, name in ((8, "copy/expire-span-8"), (1, "copy/expire-span-1")):
         far = LINES[name].experiment("paper")
