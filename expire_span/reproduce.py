@@ -112,6 +112,8 @@ def reproduce(
     if scale == "smoke" and data is not None:
         print("At smoke scale all data come along: --data is not looked at.")
         data = None
+    if scale != "smoke" and take_device(device or "auto").type == "cpu":
+        print(f"No GPU is used: at {scale} scale a model may take days on a CPU.", flush=True)
     _refuse_others(chosen, scale, root, data)
     if records is not None:
         _refuse_others(chosen, scale, records / scale, data)

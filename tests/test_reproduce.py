@@ -617,6 +617,14 @@ def test_a_name_that_no_model_has_lists_those_there_are(tmp_path: Path, capsys) 
     assert "No model of enwik8-overfit has 'small' in its name: they are ablations/as" in printed
 
 
+def test_whoever_has_no_gpu_is_told_how_long_it_takes(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(module, "run_line", lambda *_, **__: None)
+    for scale, told in (("smoke", False), ("single", True), ("paper", True)):
+        out = str(tmp_path)
+        main(["reproduce", "copy", "--scale", scale, "--out", out, "--device", "cpu"])
+        assert ("may take days on a CPU" in capsys.readouterr().out) == told
+
+
 def test_an_unknown_table_lists_those_there_are(tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit) as stop:
         smoke("colour", tmp_path)

@@ -9,9 +9,9 @@
 
 [1] For collision, copy and PG-19. For enwik8 (512, 8k and 5k), instruction (1k, 4k and 4k) and
 WikiText (256) they are ours, and so are all sizes in figures of performance over memory size.
-[2] At `single` scale spans of both kinds start long on collision and instruction, and with a block
-on PG-19 and in the figure of enwik8 over memory sizes; Expire-Span's do so with WikiText and in
-all else on enwik8, too, but for the 24-layer model and the speed runs of 8 minutes.
+[2] On copy both start long. At `single` scale they do on collision and instruction, too, and start
+with a block on PG-19 and in the figure of enwik8 over memory sizes; Expire-Span's do so with
+WikiText and in all else on enwik8, but for the speed runs of 8 minutes.
 [3] But for instruction, where 4k is ours.
 """
 

@@ -105,5 +105,6 @@ PG19_TABLE = Table(
         Line("pg19/expire-span-8k", "Expire-Span 8k", partial(pg19, EXPIRE_SPAN_8K), seeds=2),
         EXPIRE_SPAN,
     ),
+    picture="memory",
     remark="The paper's models read all of PG-19.",
 )
