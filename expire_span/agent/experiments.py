@@ -68,15 +68,20 @@ def corridor(scale: Scale = "single", memory: AnyMemory | None = None) -> AgentE
 
 
 def _corridor_smoke(memory: AnyMemory | None) -> AgentExperiment:
-    """Up to 20 cells, and the red door always above, which takes a tenth of the time to learn."""
+    """Up to 20 cells, and the red door always above, which takes a tenth of the time to learn.
+
+    Spans rest in the end, so that success is no matter of the moment at which the run is over.
+    """
     world = Corridor(longest=20, limit=100, door_sides="fixed")
-    expiring = ExpireSpan(max_span=32, ramp=4, penalty=2e-5, initial=0.9, charge="block")
+    expiring = ExpireSpan(max_span=32, ramp=4, penalty=5e-5, initial=0.9, charge="block")
     return AgentExperiment(
         world=world,
         model=_smoke_model(world, memory or expiring),
         learning=SMOKE_LEARNING,
         optimizer=SMOKE_OPTIMIZER,
-        penalty=PenaltySchedule(after_metric=0.95, warmup=50, while_metric=0.95),
+        penalty=PenaltySchedule(
+            after_metric=0.95, warmup=50, while_metric=0.95, while_band=0.02, rest_after=430
+        ),
         batch=64,
         steps=500,
         log_every=5,

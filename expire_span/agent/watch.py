@@ -28,6 +28,7 @@ from tqdm import tqdm
 from expire_span.agent.dense import start_full
 from expire_span.agent.episodes import Episodes, play_episodes
 from expire_span.checks import require_at_least
+from expire_span.model.memory import Deadlines
 from expire_span.model.transformer import Transformer
 from expire_span.training.disk import written_whole
 from expire_span.worlds import World
@@ -162,13 +163,21 @@ def _read_spans(model: Transformer, episode: Episodes) -> NDArray[np.float64]:
     for block in episode.blocks(model.config.block):
         step = model(block.observations, memory, starts=block.starts)
         memory = step.memory
-        found.append(torch.cat([_for_each_step(spans, block.actions) for spans in step.spans]))
+        kept = zip(step.deadlines, step.spans, strict=True)
+        found.append(torch.cat([_until_fading(*layer, block.actions) for layer in kept]))
     return torch.cat(found, dim=1).cpu().numpy()
 
 
-def _for_each_step(spans: Tensor, like: Tensor) -> Tensor:
-    """Spans of a block as [B, T], also where they are the same for all steps or differ by head."""
-    return spans if spans.shape == like.shape else spans.max().expand(like.shape)
+def _until_fading(deadlines: Deadlines, spans: Tensor, like: Tensor) -> Tensor:
+    """Steps from each state of a block to its deadline, [B, T], by the head that looks furthest.
+
+    Where nothing fades, as long as a state can be seen.
+    """
+    deadline, length = deadlines[0], like.shape[1]
+    if deadline is None:
+        return spans.max().expand(like.shape)
+    times = torch.arange(length, device=deadline.device)
+    return (deadline[..., -length:] - times).amax(dim=1).expand(like.shape)
 
 
 def _replay(

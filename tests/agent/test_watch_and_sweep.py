@@ -12,6 +12,7 @@ import torch
 from matplotlib.animation import PillowWriter
 from matplotlib.figure import Figure
 from PIL import Image
+from torch import Tensor
 
 from agent.small_agents import (
     MEMORIES,
@@ -26,7 +27,8 @@ from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, Transf
 from expire_span.agent import watch
 from expire_span.agent.dense import start_full
 from expire_span.agent.episodes import play_episodes
-from expire_span.agent.experiments import AGENT_EXPERIMENTS, corridor
+from expire_span.agent.experiments import AGENT_EXPERIMENTS, agent_model, corridor
+from expire_span.agent.ports import build_agent
 from expire_span.agent.run import load_agent_experiment, train_agent
 from expire_span.agent.sweep import (
     PRICES,
@@ -52,9 +54,11 @@ from expire_span.agent.watch import (
 )
 from expire_span.cli import main
 from expire_span.model.memory import AnyMemory
+from expire_span.model.transformer import Step
 from expire_span.worlds import Corridor, Portal
 from expire_span.worlds.oracles import DOWN, RIGHT, UP, PortalMemory, corridor_bound, play
 from expire_span.worlds.render import as_pixels
+from policies import assert_same
 
 WORLD = WORLDS["corridor"]
 
@@ -76,6 +80,19 @@ def test_an_episode_is_recorded_from_beginning_to_end(memory):
     assert episode.spans.shape == (2, episode.steps)
 
 
+@pytest.mark.parametrize(
+    ("memory", "until"),
+    [
+        (FixedSpan(30), 30),
+        (AdaptiveSpan(30, 5, initial=0.4), 13),  # i + z L + 1
+        (Compressive(20, 3, 10), 50),
+    ],
+)
+def test_bars_of_memories_that_are_all_alike_end_where_they_start_to_fade(memory, until):
+    model = with_dense_memory(WORLD, build_agent(WORLD, agent_model(WORLD, memory, block=20)))
+    assert record_episode(model, WORLD, rows=2).spans == pytest.approx(until)
+
+
 def test_a_memory_is_not_there_then_alive_then_gone():
     spans = np.array([[3.0, 0.0, 5.0]])
     picture = np.zeros((4, 4, 3), dtype=np.uint8)
@@ -86,6 +103,11 @@ def test_a_memory_is_not_there_then_alive_then_gone():
     assert later[0] == at_once[0]
     assert later[1] == GONE  # it came at 1 and faded until 2
     assert later[2] not in (GONE, UNBORN)
+
+
+def until_fading(step: Step) -> list[Tensor]:
+    """Of the only state of a block, which came at time 0; spans are the same in float32."""
+    return [deadline[:, 0, -1:] for (deadline,) in step.deadlines]
 
 
 def test_bars_are_the_spans_that_the_agent_predicts_step_by_step():
@@ -100,7 +122,8 @@ def test_bars_are_the_spans_that_the_agent_predicts_step_by_step():
         for one in played.blocks(1):
             step = model(one.observations, now, starts=one.starts)
             now = step.memory
-            steps.append(torch.cat(step.spans))
+            assert_same(torch.cat(step.spans), torch.cat(ends := until_fading(step)), 1e-6)
+            steps.append(torch.cat(ends))
     expected = torch.cat(steps, dim=1).numpy()
     assert np.ptp(expected, axis=1).min() > 0.01
     np.testing.assert_allclose(episode.spans, expected, rtol=1e-9)
