@@ -266,8 +266,14 @@ class CachedActor(Actor):
         if not can_cache(memory):
             kind = type(memory.layers[0]).__name__
             raise ValueError(
-                f"Only memories of the last states can be cached, not {kind}: use dense(config) "
-                "for the model, or act without a cache."
+                "Only memories of the last states or of their means can be cached, not "
+                f"{kind}: use dense(config) for the model, or act without a cache."
+            )
+        off = memory.clock % self._model.config.memory.period()
+        if off:
+            raise ValueError(
+                f"Blocks are acted from whole means on, but this memory stands {off} steps after "
+                "one: act without a cache."
             )
 
 
@@ -297,6 +303,7 @@ def _entries(layer: Layer, sets: Sequence[StateSet]) -> tuple[Entries, ...]:
             keys=_heads(layer, layer.attention.key(states)),
             values=_heads(layer, layer.attention.value(states)),
             deadlines=deadline,
+            # Only a set without parts is made of means, be it of one state each.
             pooled=one.states if one.parts is None else None,
         )
         for one, states, deadline in zip(sets, readable, deadlines, strict=True)
@@ -319,7 +326,9 @@ def _enter(
     place = places.at(step)
     if entries.pooled is not None:
         count = entries.pooled.shape[1]
-        share = states / places.seen.stride * (place < count)
+        if count == 0:  # memory has just begun, and no mean will be whole in this block
+            return
+        share = torch.where(place < count, states / places.seen.stride, 0)
         place = place.clamp(max=count - 1)  # where nothing is added, nothing changes
         entries.pooled.index_add_(1, place, share)
         readable = layer.readable(entries.pooled.index_select(1, place))

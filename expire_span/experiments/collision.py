@@ -32,8 +32,8 @@ def collision(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single") -> E
     The paper does not say how long it trains on its 400M entries; at its scale we read as many
     once. `single` reads 197M with a smaller model, by Muon at a rate that falls along a cosine, in
     worlds of which many are smaller (`task.training_grids`; those that are judged are not), and
-    with spans that are longer at first and cost nothing in the first sixth of the updates, then
-    more and more, all they are to after the second.
+    with spans that are longer at first and cost nothing in the first sixth of the updates; their
+    price then rises over the second sixth.
     """
     task = Collision(training_grids="mixed" if scale == "single" else "whole")
     experiment = Experiment(

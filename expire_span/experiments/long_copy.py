@@ -25,8 +25,8 @@ def expire_span(reach: int) -> ExpireSpan:
 
 
 def open_adaptive_span(reach: int) -> AdaptiveSpan:
-    """Heads that see a quarter of this far at first, each of them every state that far back: more
-    costs more than all other models together, and a head can learn to look further."""
+    """Heads that see a quarter of this far at first: they see every state up to there, which takes
+    time, and can learn to look further."""
     return replace(adaptive_span(reach), initial=0.25)
 
 
@@ -40,8 +40,9 @@ def long_copy(
     ours: distances are log-uniform, since few answers come from far away, so that the numbers to
     compare with are those of `Copy.oracle`, a perfect reader with as much memory. Memory begins
     anew with each episode: distances beyond a block have no positions, so the A's of an episode
-    could not be told from those of earlier ones (`docs/log.md`). Everything is remembered at first;
-    it costs something once, and only while, three answers of four are right.
+    could not be told from those of earlier ones (`docs/log.md`). Nearly everything is remembered
+    at first (by Adaptive-Span a quarter of the distance); it costs something once, and only while,
+    three answers of four are right.
 
     Args:
         memory: makes a memory that reaches so many steps back.

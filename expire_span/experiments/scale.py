@@ -65,8 +65,8 @@ def by_our_recipe(experiment: Experiment) -> Experiment:
 
     Norms before the sublayers, with residual branches scaled down by depth, so that the rate may be
     high; Muon for the matrices; a shorter memory of squared gradients for the rest; a rate that
-    falls along a line to nothing. Spans keep about the rate that they have by Adam, so that memory
-    changes no faster than what reads it.
+    rises for 200 updates and falls along a line to nothing. Spans keep about the rate that they
+    have by Adam, so that memory changes no faster than what reads it.
     """
     optimizer = replace(
         experiment.optimizer,

@@ -35,7 +35,7 @@ QUADRANTS = 4
 SPEED = 0.5  # standard deviation of a velocity along one axis, in cells a step
 STEPS_AT_A_TIME = 1024
 USUAL_LENGTH = 65_536  # entries of a row, by which a perfect reader is judged unless it is said
-NEVER = -1  # the step of a collision that has not been yet
+NEVER = -1  # stands for a collision that has not been yet
 RUNS_BETWEEN_LOOKS = 8  # asking a GPU whether all runs are made stops its stream of work
 
 # Purposes of chance, so that no two draws share a hash.

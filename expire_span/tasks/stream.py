@@ -107,10 +107,10 @@ class Stream(ABC):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a position that `state` returned."""
-        saved = state.get("stream", {})
-        for name, ours in self._identified().items():
-            if saved.get(name) != ours:
-                raise ValueError(self._refusal(name, saved.get(name), ours))
+        saved, ours = state.get("stream", {}), self._identified()
+        for name in ours | saved:
+            if saved.get(name) != ours.get(name):
+                raise ValueError(self._refusal(name, saved.get(name), ours.get(name)))
         self._steps_read = state["steps_read"]
         self._seek(state["position"])
 

@@ -157,6 +157,30 @@ def test_easy_collision_equals_a_scalar_world() -> None:
     assert (batch.targets >= 4).sum() > 1000
 
 
+def test_older_positions_of_the_easy_version_go_on() -> None:
+    """They tell nothing of grids, and of the last collisions only the quadrants."""
+    stream = CollisionEasy().stream("train", 3, seed=6)
+    stream.read(5 * STEPS)
+    state = stream.state()
+    assert "training_grids" not in state["stream"]
+    met = state["position"]["state"]["met"]
+    assert min(map(min, met)) > 3
+    state["position"]["state"]["met"] = [[event % 4 for event in row] for row in met]
+    older = CollisionEasy().stream("train", 3, seed=6)
+    older.restore(state)
+    one, other = stream.read(5 * STEPS), older.read(5 * STEPS)
+    assert one.targets.equal(other.targets)
+    assert one.scored.equal(other.scored)
+
+
+def test_positions_of_other_grids_are_refused() -> None:
+    whole, mixed = (CollisionEasy(training_grids=grids) for grids in ("whole", "mixed"))
+    for one, other in ((whole, mixed), (mixed, whole)):
+        state = one.stream("train", 3, seed=6).state()
+        with pytest.raises(ValueError, match="another stream, with training_grids"):
+            other.stream("train", 3, seed=6).restore(state)
+
+
 def test_entries_can_be_ordered_by_kind() -> None:
     by_particle = Collision().stream("train", 2, seed=0).read(800).inputs.view(2, 100, 8)
     by_kind = Collision(order="kind").stream("train", 2, seed=0).read(800).inputs.view(2, 100, 8)
