@@ -7,7 +7,7 @@
 | Compressive | its reach [1] | 1,024 single states, then means of 4 (enwik8) or 8 (others) |
 | Expire-Span | L [3], R, alpha | first share of L [2], where the original's scripts say none |
 
-[1] For collision, PG-19 and the Transformer-XL of copy. For the others on copy (its whole distance),
+[1] For collision, PG-19 and the Transformer-XL of copy. For the others on copy (all its distance),
 enwik8 (512, 8k and 5k), instruction (1k, 4k and 4k) and WikiText (256) they are ours, and so are
 all sizes in figures of performance over memory size.
 [2] On copy both start long. At `single` scale they do on collision and instruction, too, and start
