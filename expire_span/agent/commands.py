@@ -106,7 +106,9 @@ def evaluate(
     """
     experiment, model = load_agent(run, device)
     rows = experiment.evaluation_rows if rows is None else rows
-    found = evaluate_agent(model, experiment.world, rows=rows, seed=seed, limit=limit)
+    found = evaluate_agent(
+        model, experiment.world, rows=rows, seed=seed, limit=limit, progress=True
+    )
     print_result({"run": str(run), "limit": limit, **found})
 
 

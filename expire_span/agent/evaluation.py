@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from expire_span.agent.cached import make_actor
 from expire_span.agent.dense import start_full
@@ -37,7 +38,13 @@ class Played(NamedTuple):
 
 @torch.no_grad()
 def evaluate_agent(
-    model: Transformer, world: World, *, rows: int, seed: int = 0, limit: int | None = None
+    model: Transformer,
+    world: World,
+    *,
+    rows: int,
+    seed: int = 0,
+    limit: int | None = None,
+    progress: bool = False,
 ) -> dict[str, float]:
     """The world's measures over one whole episode in each row, and the memory used in them.
 
@@ -47,10 +54,13 @@ def evaluate_agent(
         rows: episodes.
         seed: which ones.
         limit: distance beyond which it remembers nothing, if not as far as its memory reaches.
+        progress: whether to show how far it has come.
     """
     game, sums = world.play(model.positions.device), Means()
     tally = Tally.empty(game, episodes=1)
-    for played in play_first_episodes(model, game, rows=rows, seed=seed, limit=limit, alone=True):
+    blocks = play_first_episodes(model, game, rows=rows, seed=seed, limit=limit, alone=True)
+    most = most_blocks(world, model)
+    for played in tqdm(blocks, "at most", most, unit="block", leave=False, disable=not progress):
         sums.add(**_memory_sums(played.step, played.first))
         tally = played.tally
     return tally.read(game) | memory_metrics(_per_step(sums.take()))
@@ -80,7 +90,7 @@ def play_first_episodes(
     situation, memory = begin(game, rows, seed), start_full(model, rows)
     actor, tally = make_actor(model, game, rows, limit=limit), Tally.empty(game, episodes=1)
     begun = torch.zeros_like(memory.origin)  # episodes of each row so far
-    for _ in range(-(-game.world.limit // model.config.block)):
+    for _ in range(most_blocks(game.world, model)):
         block, situation, tally = actor.act_block(situation, memory, tally)
         episode = begun[:, None] + block.starts.cumsum(dim=1)
         begun, first = episode[:, -1], episode == 1
@@ -90,6 +100,11 @@ def play_first_episodes(
         yield Played(block, first, step, tally)
         if tally.counts.max() == rows:
             return
+
+
+def most_blocks(world: World, model: Transformer) -> int:
+    """In so many every episode has ended, if not earlier."""
+    return -(-world.limit // model.config.block)
 
 
 def _memory_sums(step: Step, counted: Tensor) -> dict[str, Tensor]:

@@ -124,7 +124,7 @@ def map_file(path: str | Path, dtype: type[np.integer] = np.uint8) -> NDArray[np
     if file.is_dir():
         raise IsADirectoryError(f"{path} is a directory: give the path of one file in it.")
     if not file.exists():
-        raise FileNotFoundError(f"There is no file {path}: check the path or fetch the data first.")
+        raise FileNotFoundError(f"There is no file {path}: check the path (--task.path).")
     if file.stat().st_size == 0:
         raise ValueError(f"The file {path} is empty: give one with some text in it.")
     return np.memmap(file, dtype=dtype, mode="r").view(np.ndarray)

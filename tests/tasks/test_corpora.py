@@ -207,7 +207,9 @@ def test_a_zip_without_enwik8_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", [Enwik8, PG19, WikiText])
-def test_a_missing_data_set_is_named_with_what_to_do(task, tmp_path: Path) -> None:
+def test_a_missing_data_set_is_named_with_what_to_do(task, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("EXPIRE_SPAN_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)  # whatever data there may be where the tests are run
     with pytest.raises(
         FileNotFoundError,
         match=r"There is no .* in nowhere \(looked for .*, packed or not\): .*name",

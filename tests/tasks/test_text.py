@@ -144,7 +144,9 @@ def test_the_file_is_mapped_and_not_read(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_serve_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"There is no file .*absent: check the path"):
+    with pytest.raises(
+        FileNotFoundError, match=r"There is no file .*absent: check the path .--task.path"
+    ):
         Text(str(tmp_path / "absent")).stream("train", batch=2, seed=0)
     with pytest.raises(IsADirectoryError, match="is a directory: give the path of one file"):
         Text(str(tmp_path)).stream("train", batch=2, seed=0)
