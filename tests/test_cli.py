@@ -167,7 +167,7 @@ def test_numbers_of_a_part_of_a_data_set_say_so(tmp_path, capsys, monkeypatch):
     run = str(tmp_path / "run")
     main(["train", "pg19", "smoke", *TINY, "--out", run])
     trained = json.loads(capsys.readouterr().out)
-    assert "PG-19 subset" in trained["subset"]
+    assert trained["subset"] == "not PG-19 as it was published (4.txt in test)"
     main(["evaluate", run])
     assert json.loads(capsys.readouterr().out)["subset"] == trained["subset"]
 

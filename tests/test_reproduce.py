@@ -20,7 +20,7 @@ from expire_span.comparison import SMALL, compare, found_results, render
 from expire_span.experiments import TABLES
 from expire_span.experiments.scale import SAMPLES
 from expire_span.locks import claim
-from expire_span.tasks import Collision, Text
+from expire_span.tasks import Collision, Text, pg19
 from expire_span.training.evaluation import Evaluation
 from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE
 from expire_span.training.guard import NotFinite
@@ -517,6 +517,8 @@ def test_a_part_of_the_data_is_named_in_table_and_picture(
         path.touch()
 
     monkeypatch.setattr(comparison, "save_figure", draw)
+    tests = {path.stem for path in (SAMPLES / "books" / "test").iterdir()}
+    monkeypatch.setattr(pg19, "TEST_BOOKS", tests)
     smoke("pg19", tmp_path, "--only", "transformer-xl")
     train, valid, test = (
         len(list((SAMPLES / "books" / split).iterdir())) for split in ("train", "valid", "test")

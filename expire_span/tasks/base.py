@@ -125,15 +125,11 @@ class TokenAccuracy(Score):
         return {"accuracy": sums["right"] / sums["scored"]}
 
 
-class ErrorRate(Score):
+class ErrorRate(TokenAccuracy):
     """Scored steps whose prediction is not the target, in percent."""
 
     metric = "error"
     higher_is_better = False
-    needs_predictions = True
-
-    def _judge(self, batch: Batch, predictions: Tensor | None) -> None:
-        self._add("right", (_agreement(batch, predictions) & batch.judged).sum())
 
     def _metrics(self, nll: float, sums: dict[str, float]) -> dict[str, float]:
         return {"error": 100 * (1 - sums["right"] / sums["scored"])}
@@ -213,16 +209,13 @@ class BitsPerByte(Score):
         """Nothing to count: the loss says it all."""
 
     def _metrics(self, nll: float, sums: dict[str, float]) -> dict[str, float]:
-        return {"bpb": nll / log(2)}
+        return {self.metric: nll / log(2)}
 
 
 class BitsPerCharacter(BitsPerByte):
     """Mean loss of a character, in bits."""
 
     metric = "bpc"
-
-    def _metrics(self, nll: float, sums: dict[str, float]) -> dict[str, float]:
-        return {"bpc": nll / log(2)}
 
 
 class Perplexity(Score):

@@ -35,6 +35,19 @@ BEGINS = "begins.json"
 CODE_POINTS = 0x110000
 ALL_BOOKS = {"train": 28_602, "valid": 50, "test": 100}
 UNKNOWN = 0  # the token of every character outside the vocabulary
+TEST_BOOKS = frozenset(
+    """
+10146 10321 10356 10762 12204 15562 22424 24553 2544 25646 25773 25830 26183 26239 26493 26618
+27454 28444 28988 29594 29973 30312 30752 30754 30909 30981 31065 3129 31974 3247 32761 3340
+33426 33756 34467 35205 35246 3608 36256 37006 37328 37403 37443 3754 37702 38106 3890 38929
+38955 4047 40579 40700 4128 41603 41607 42081 42655 43536 43845 44099 44557 45313 45881 45888
+46915 47068 47558 47581 47676 48693 49078 49529 49596 50287 51410 53345 5396 54537 54624 55339
+55871 56410 5734 5770 57791 58473 58553 58598 5956 5962 6412 6941 7412 7987 8197 8559 860 8788
+9315 9931
+""".split()
+)
+"""The numbers of the test books, by which PG-19 is told from other texts, and a test book among
+those to learn from is found. Those of the other splits are too many to come along."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,10 @@ class PG19(Task):
         return tuple(folder / f"{split}.tokens" for split in SPLITS)
 
     def subset(self) -> str:
-        """How many books there are to learn from and to be judged by, where not all."""
+        """How many books there are to learn from and to be judged by, where not all; or that they
+        are other books, or in other splits."""
+        if strange := _strange(_found(self.path)):
+            return f"not PG-19 as it was published ({strange})"
         begins = _begins(prepared(self.path, self.vocabulary))
         missing = [
             f"{len(begins[split]):,} of {books:,} {split} books"
@@ -104,7 +120,7 @@ def prepared(path: str, vocabulary: int) -> Path:
     """The folder with the tokens of every split, made at the first call."""
     if vocabulary > 2**16:
         raise ValueError(f"vocabulary must be at most {2**16}, not {vocabulary}.")
-    books = _all_books(unpacked(SOURCE.find(path), SOURCE, _all_books))
+    books = _found(path)
 
     def prepare(folder: Path) -> None:
         codes, characters = _vocabulary(books["train"], vocabulary)
@@ -116,6 +132,22 @@ def prepared(path: str, vocabulary: int) -> Path:
     # With how many there are of each split, their order says which book belongs to which.
     counts = [len(books[split]) for split in SPLITS]
     return made_once("pg19", every_book, prepare, f"vocabulary {vocabulary}, books {counts}")
+
+
+def _found(path: str) -> dict[Split, list[Path]]:
+    """The books of every split, wherever they lie."""
+    return _all_books(unpacked(SOURCE.find(path), SOURCE, _all_books))
+
+
+def _strange(books: dict[Split, list[Path]]) -> str:
+    """The first book that cannot be what its place says, if any: all have the number they have at
+    Project Gutenberg for a name, and those of test are known."""
+    for split, paths in books.items():
+        for path in paths:
+            expected = path.stem in TEST_BOOKS if split == "test" else path.stem not in TEST_BOOKS
+            if not (path.stem.isdecimal() and expected):
+                return f"{path.name} in {split}"
+    return ""
 
 
 def _begins(folder: Path) -> dict[str, list[int]]:

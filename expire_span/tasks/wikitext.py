@@ -38,7 +38,7 @@ def _source(edition: Edition, md5: str) -> Source:
             f"wikitext{edition}",
             f"wikitext{edition}_partial",
         ),
-        f"get https://s3.amazonaws.com/research.metamind.io/wikitext/{archive} (md5 {md5})",
+        f"get https://wikitext.smerity.com/{archive} (md5 {md5})",
         archive,
         md5,
     )

@@ -451,6 +451,7 @@ def test_a_part_of_a_data_set_says_so(
     )
     monkeypatch.setitem(wikitext.PUBLISHED, "103", wikitext.Published(words, *judged_by()))
     assert WikiText(str(lines)).subset() == ""
+    monkeypatch.setattr(pg19, "TEST_BOOKS", {"7", "8"})
     assert PG19(str(books)).subset() == (
         "PG-19 subset (2 of 28,602 train books, 1 of 50 valid books, 2 of 100 test books)"
     )  # one is empty
@@ -458,6 +459,23 @@ def test_a_part_of_a_data_set_says_so(
     assert PG19(str(books)).subset() == "PG-19 subset (2 of 3 test books)"
     monkeypatch.setattr(pg19, "ALL_BOOKS", {"train": 2, "valid": 1, "test": 2})
     assert PG19(str(books)).subset() == ""
+
+
+def test_other_books_are_not_taken_for_pg19(books: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither others to be judged by, nor those of test to learn from, nor what has no number."""
+    assert len(pg19.TEST_BOOKS) == 100
+    for known, strange in (
+        ({"7"}, "8.txt in test"),
+        ({"7", "8", "2"}, "2.txt in train"),
+        ({"7", "8", "9"}, "9.txt in valid"),
+    ):
+        monkeypatch.setattr(pg19, "TEST_BOOKS", known)
+        said = f"not PG-19 as it was published ({strange})"
+        assert PG19(str(books)).subset() == said
+    monkeypatch.setattr(pg19, "TEST_BOOKS", {"7", "8"})
+    (books / "train" / "mine.txt").write_text("mein Haus\n")
+    said = "not PG-19 as it was published (mine.txt in train)"
+    assert PG19(str(books)).subset() == said
 
 
 def test_a_run_from_before_there_were_editions_can_be_read(lines: Path) -> None:

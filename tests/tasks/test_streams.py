@@ -20,13 +20,16 @@ from expire_span.tasks import (
     TASKS,
     Batch,
     BitsPerByte,
+    BitsPerCharacter,
     Collision,
     CollisionEasy,
     Copy,
     Documents,
     Enwik8,
+    ErrorRate,
     ExactMatch,
     Instruction,
+    Perplexity,
     PieceStream,
     Recall,
     Score,
@@ -41,6 +44,7 @@ from expire_span.tasks.copy import END
 from expire_span.tasks.stream import Steps
 
 QUICK = settings(deadline=None, derandomize=True, max_examples=20)
+PLAIN_SCORES = [TokenAccuracy, ErrorRate, BitsPerByte, BitsPerCharacter, Perplexity]
 CUTS = st.lists(st.integers(1, 700), min_size=1, max_size=12)
 TASKS_TO_TRY: dict[str, Callable[[Path], Task]] = {
     "recall": lambda _: Recall(period=50),
@@ -355,7 +359,7 @@ def test_exact_match_counts_by_hand() -> None:
     }
 
 
-@pytest.mark.parametrize("score_type", [TokenAccuracy, BitsPerByte])
+@pytest.mark.parametrize("score_type", PLAIN_SCORES)
 def test_plain_scores_equal_the_naive_mean(score_type: type[Score]) -> None:
     batch = Recall(period=9).stream("train", batch=4, seed=0).read(400)
     predictions, nll = guesses(batch, 0.3, 0), losses(batch, 0)
@@ -366,7 +370,10 @@ def test_plain_scores_equal_the_naive_mean(score_type: type[Score]) -> None:
     mean = mean_scored(batch, nll)
     expected = {
         "accuracy": mean_scored(batch, predictions == batch.targets),
+        "error": 100 * mean_scored(batch, predictions != batch.targets),
         "bpb": mean / math.log(2),
+        "bpc": mean / math.log(2),
+        "perplexity": math.exp(mean),
     }
     assert set(result) == {score.metric, "nll", "scored"}
     assert result[score.metric] == pytest.approx(expected[score.metric], rel=1e-12)
@@ -374,7 +381,7 @@ def test_plain_scores_equal_the_naive_mean(score_type: type[Score]) -> None:
     assert result["scored"] == int(batch.scored.sum())
 
 
-@pytest.mark.parametrize("make", [TokenAccuracy, BitsPerByte, lambda: ExactMatch(END)])
+@pytest.mark.parametrize("make", [*PLAIN_SCORES, lambda: ExactMatch(END)])
 def test_a_score_resumes_exactly(make) -> None:
     batch = Copy(2).stream("train", batch=3, seed=1).read(300)
     predictions, nll = guesses(batch, 0.1, 1), losses(batch, 1)
@@ -390,7 +397,7 @@ def test_a_score_resumes_exactly(make) -> None:
     assert resumed.state() == through.state()
 
 
-@pytest.mark.parametrize("make", [TokenAccuracy, BitsPerByte, lambda: ExactMatch(END)])
+@pytest.mark.parametrize("make", [*PLAIN_SCORES, lambda: ExactMatch(END)])
 def test_there_is_no_result_before_anything_is_scored(make) -> None:
     score = make()
     assert score.result() == {}
