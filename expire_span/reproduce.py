@@ -117,9 +117,10 @@ def reproduce(
     _refuse_others(chosen, scale, root, data)
     if records is not None:
         _refuse_others(chosen, scale, records / scale, data)
+    most = {line.name: line.seeds if seeds is None else seeds for line in wanted}
     try:
-        for line in wanted:
-            for seed in range(line.seeds if seeds is None else seeds):
+        for seed in range(max(most[line.name] for line in wanted)):
+            for line in (one for one in wanted if seed < most[one.name]):
                 known = (folder_of(line, seed, root) / RESULT_FILE).exists()
                 curve = chosen.picture == "stream"
                 result = run_line(line, scale, seed, root, data=data, device=device, curve=curve)

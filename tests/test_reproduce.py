@@ -19,6 +19,7 @@ from expire_span.cli import main
 from expire_span.comparison import SMALL, compare, found_results, render
 from expire_span.experiments import TABLES
 from expire_span.experiments.scale import SAMPLES
+from expire_span.experiments.table import Line
 from expire_span.locks import claim
 from expire_span.tasks import Collision, Text, pg19
 from expire_span.training.evaluation import Evaluation
@@ -73,6 +74,21 @@ def test_a_figure_over_memory_sizes_with_some_of_its_models(tmp_path: Path, caps
     (row,) = [line for line in printed.splitlines() if line.startswith("| Transformer-XL 64 ")]
     assert row.strip("| ").endswith("0")
     assert (tmp_path / "smoke" / "instruction-memory.png").exists()
+
+
+def test_every_model_has_its_first_run_before_any_has_its_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def note(line: Line, scale: str, seed: int, *_: object, **__: object) -> None:
+        made.append((seed, line.label))
+
+    monkeypatch.setattr(module, "run_line", note)
+    smoke("instruction-memory", tmp_path)
+    lines = TABLES["instruction-memory"].lines
+    assert made == [(seed, line.label) for seed in range(5) for line in lines if seed < line.seeds]
+    assert {line.seeds for line in lines} == {2, 5}
 
 
 def test_a_table_may_be_about_the_validation_data(tmp_path: Path, capsys) -> None:
@@ -401,6 +417,7 @@ def test_a_record_of_a_run_is_not_replaced_by_one_that_failed(tmp_path: Path, mo
 
 def test_a_line_says_how_many_of_its_runs_are_there() -> None:
     table = TABLES["enwik8-span"]
+    table = replace(table, lines=(*table.lines, *TABLES["enwik8-speedrun"].lines))
     seeds = {line.name: line.seeds for line in table.lines}
     found = {name: [{"bpb": 1.0}] for name in seeds}
     rows = render(table, found).splitlines()[5:]

@@ -77,8 +77,7 @@ def enwik8_point(memory: AnyMemory, scale: Scale) -> Experiment:
     at which most layers' shrank to nothing in 200 updates, before any had learned to look far (1.69
     to 1.71 valid bits per byte, where slow ones have 1.59; `docs/log.md`).
 
-    Learned memories come from two seeds each, since chance has a share in how much they come to
-    hold; the size of a window is given, and one run says what it is worth.
+    Two seeds each: chance has a share in how well they learn, and how much they come to hold.
     """
     experiment = _enwik8(memory, scale)
     match scale:
@@ -231,6 +230,7 @@ ENWIK8_SPAN = Table(
                 f"enwik8-span/transformer-xl-{span}",
                 f"Transformer-XL {span}",
                 partial(enwik8_point, FixedSpan(span)),
+                seeds=2,
             )
             for span in (128, 256, 512, 1024, 2048)
         ),

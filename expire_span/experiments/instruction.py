@@ -141,6 +141,7 @@ INSTRUCTION_MEMORY = Table(
                 f"instruction-memory/transformer-xl-{span}",
                 f"Transformer-XL {span}",
                 partial(instruction_point, FixedSpan(span)),
+                seeds=2,
             )
             for span in (64, 128, 256, 512, 1024, 2048)
         ),

@@ -32,8 +32,7 @@ def pg19(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single") -> Experi
 
     `single` reads 16M characters in batches of 16, without dropout, by our own recipe; weights are
     drawn as on enwik8, where it was tried; learned spans begin with a block, and those of states
-    learn slowly, as there. Learned memories come from two seeds each, since chance has a share in
-    how much they come to hold; the other sizes are given.
+    learn slowly, as there. Two seeds each, as there.
     """
     task = PG19()
     experiment = Experiment(
@@ -72,37 +71,26 @@ def pg19(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single") -> Experi
     return experiment
 
 
-COMPRESSIVE = Line(
-    "pg19/compressive-16k",
-    "Compressive 16k",
-    partial(pg19, compressive(16_384, rate=8)),
-    {"bpc": 1.07},
+def _line(name: str, label: str, memory: AnyMemory, **paper: float) -> Line:
+    return Line(f"pg19/{name}", label, partial(pg19, memory), paper, seeds=2)
+
+
+COMPRESSIVE = _line("compressive-16k", "Compressive 16k", compressive(16_384, rate=8), bpc=1.07)
+ADAPTIVE_SPAN = _line(
+    "adaptive-span-16k", "Adaptive-Span 16k", adaptive_span(16_384), bpc=1.07, live=2440
 )
-ADAPTIVE_SPAN = Line(
-    "pg19/adaptive-span-16k",
-    "Adaptive-Span 16k",
-    partial(pg19, adaptive_span(16_384)),
-    {"bpc": 1.07, "live": 2440},
-    seeds=2,
-)
-EXPIRE_SPAN = Line(
-    "pg19/expire-span-16k",
-    "Expire-Span 16k",
-    partial(pg19, EXPIRE_SPAN_16K),
-    {"bpc": 1.07, "live": 860},
-    seeds=2,
-)
+EXPIRE_SPAN = _line("expire-span-16k", "Expire-Span 16k", EXPIRE_SPAN_16K, bpc=1.07, live=860)
 
 PG19_TABLE = Table(
     label="fig:pg19",
     title="PG-19, test bits per character",
     metric="bpc",
     lines=(
-        Line("pg19/transformer-xl-1k", "Transformer-XL 1k", partial(pg19, FixedSpan(1024))),
-        Line("pg19/transformer-xl-2k", "Transformer-XL 2k", partial(pg19, FixedSpan(2048))),
+        _line("transformer-xl-1k", "Transformer-XL 1k", FixedSpan(1024)),
+        _line("transformer-xl-2k", "Transformer-XL 2k", FixedSpan(2048)),
         COMPRESSIVE,
         ADAPTIVE_SPAN,
-        Line("pg19/expire-span-8k", "Expire-Span 8k", partial(pg19, EXPIRE_SPAN_8K), seeds=2),
+        _line("expire-span-8k", "Expire-Span 8k", EXPIRE_SPAN_8K),
         EXPIRE_SPAN,
     ),
     picture="memory",

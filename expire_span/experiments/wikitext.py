@@ -29,10 +29,7 @@ def wikitext(memory: AnyMemory = EXPIRE_SPAN_8K, scale: Scale = "single") -> Exp
 
     `single` reads 16M words of WikiText-2 (eight times over) in batches of 64, by our own recipe,
     with half the width and a vocabulary of at most 40k words, of which the first 8k are a band of
-    their own; spans begin with a block and learn slowly, as on enwik8.
-
-    Learned memories come from two seeds each, since chance has a share in how much they come to
-    hold; the size of a window is given, and one run says what it is worth.
+    their own; spans begin with a block and learn slowly, as on enwik8. Two seeds each, as there.
     """
     task = WikiText()
     experiment = Experiment(
@@ -69,7 +66,7 @@ def wikitext(memory: AnyMemory = EXPIRE_SPAN_8K, scale: Scale = "single") -> Exp
 
 def _window(span: int) -> Line:
     name, label = f"wikitext/transformer-xl-{span}", f"Transformer-XL {span}"
-    return Line(name, label, partial(wikitext, FixedSpan(span)))
+    return Line(name, label, partial(wikitext, FixedSpan(span)), seeds=2)
 
 
 def _expiring(penalty: float) -> Line:
