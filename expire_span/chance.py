@@ -8,6 +8,7 @@ SplitMix64 (Steele, Lea and Flood, 2014), in wrapping 64-bit arithmetic.
 Shapes: all functions are elementwise over tensors that broadcast together.
 """
 
+from enum import IntEnum
 from functools import reduce
 
 import torch
@@ -55,13 +56,21 @@ def unit(bits: Tensor) -> Tensor:
     return _shifted(bits, WORD - _FLOAT_BITS).float() * 2.0**-_FLOAT_BITS
 
 
-def row_keys(seed: int, batch: int, purpose: int, device: torch.device) -> Tensor:
+class Purpose(IntEnum):
+    """What the rows of a batch need chance for; keys for one have nothing to do with another's."""
+
+    WORLDS = 0
+    SCRIPTED_POLICIES = 1
+    ACTIONS = 2
+
+
+def row_keys(seed: int, batch: int, purpose: Purpose, device: torch.device) -> Tensor:
     """A key for each row of a batch, the same whatever the batch, int64 [batch].
 
     Args:
         seed: whole number from 0 to 2**63 - 1.
         batch: rows.
-        purpose: keys made for different purposes have nothing to do with each other.
+        purpose: what it is for.
         device: where they will be used.
     """
     if not 0 <= seed < 2**63:

@@ -35,6 +35,13 @@ def require_above_zero(**values: float | None) -> None:
             raise ValueError(f"{name} must be above 0, but is {value}.")
 
 
+def require_yes_or_no(**values: bool) -> None:
+    """Refuse what is neither true nor false; any text would count as true."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be True or False, but is {value!r}.")
+
+
 def require_one_of(allowed: Sequence[str], **values: str) -> None:
     """Refuse a value that is not one of the names allowed."""
     for name, value in values.items():

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expire_span.chance import below, draw, fields, happens, hashed, row_keys, unit
+from expire_span.chance import Purpose, below, draw, fields, happens, hashed, row_keys, unit
 from plain_chance import plain_hash, sixteens
 
 ANY = st.integers(-(2**62), 2**62)
@@ -41,11 +41,12 @@ def test_a_key_and_a_counter_are_a_place() -> None:
 
 def test_keys_of_rows_seeds_and_purposes_are_all_different() -> None:
     cpu = torch.device("cpu")
-    keys = [row_keys(seed, 1000, use, cpu) for seed in (0, 1, 2**62) for use in (0, 1)]
-    assert len(torch.cat(keys).unique()) == 6000
-    assert torch.equal(row_keys(1, 10, 0, cpu), row_keys(1, 1000, 0, cpu)[:10])
+    keys = [row_keys(seed, 1000, use, cpu) for seed in (0, 1, 2**62) for use in Purpose]
+    assert len(torch.cat(keys).unique()) == 9000
+    one = Purpose.WORLDS
+    assert torch.equal(row_keys(1, 10, one, cpu), row_keys(1, 1000, one, cpu)[:10])
     with pytest.raises(ValueError, match="A seed is a whole number"):
-        row_keys(-1, 1, 0, cpu)
+        row_keys(-1, 1, one, cpu)
 
 
 def test_the_unit_interval_is_filled_evenly_up_to_but_without_1() -> None:

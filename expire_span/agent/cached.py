@@ -358,7 +358,9 @@ class _Graphs:
         self._carry = carry.clone()
         self._memory = memory.map(lambda _, tensor: tensor.clone())
         self._opening, self._cache = capture(lambda: actor.open(self._memory))
-        self._step, _ = capture(partial(actor.step_in_place(), self._cache, self._carry))
+        self._opening.replay()  # the runs that follow look into the cache
+        step = partial(actor.step_in_place(), self._cache, self._carry)
+        self._step, _ = capture(step, before=self._carry.step.zero_)
         self._end, self._value = capture(lambda: actor.value(self._cache, self._carry))
 
     def act_block(self, carry: Carry, memory: Memory) -> tuple[Carry, Tensor]:

@@ -91,7 +91,7 @@ def _corridor_smoke(memory: AnyMemory | None) -> AgentExperiment:
 
 
 def _corridor_single(memory: AnyMemory | None) -> AgentExperiment:
-    """300M steps in 1,024 rows, of which the task takes a sixth."""
+    """307M steps in 1,024 rows, of which the task takes a sixth."""
     world = Corridor()
     expiring = ExpireSpan(max_span=200, ramp=16, penalty=1e-6, initial=0.95, charge="block")
     return AgentExperiment(
@@ -162,8 +162,7 @@ def _portal_smoke(memory: AnyMemory | None) -> AgentExperiment:
 
 
 def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
-    """693M steps; a walker returns 709 with memory. One without rest: 689 with 68 live memories,
-    between two swings; one at rest from update 3,810 on: 684 with 114, and no swings.
+    """693M steps; a walker returns 709 with memory. What like settings came to: `REPRODUCE.md`.
 
     Settings are those by which 16 rooms were learned with the least memory (`docs/log.md`), scaled
     to 50. A loop through all rooms takes 100 steps. Memory reaches further, by a quarter of that,
@@ -179,7 +178,7 @@ def _portal_single(memory: AnyMemory | None) -> AgentExperiment:
     that the return falls within a few dozen updates once spans become too short, here from 700 to
     as little as 124, and comes back. Spans rest in the last 400 updates, which are for the return
     alone: as many were enough for it to settle. How long the task takes to learn differs from run
-    to run (1,800 and 3,100 updates), and so how much time is left to forget.
+    to run, by a factor of nearly two, and so how much time is left to forget.
 
     It pays far more than Corridor, and soon after each use of a memory, so memory must cost far
     more. Episodes are longer than any span, so that every memory comes to its ramp and pays there.
@@ -209,7 +208,7 @@ def _portal_paper(memory: AnyMemory | None) -> AgentExperiment:
     """1,024 rows; Adam 5e-4, clipped at 0.1; discount 0.98; L 100, R 16, alpha 1e-6.
 
     Not the paper's: alpha begins at a return of 650, and turns round below it; a walker returns 709
-    with memory.
+    with memory. How long it trains the paper does not say: ours are 1,024M steps.
     """
     world = Portal()
     return AgentExperiment(

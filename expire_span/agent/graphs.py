@@ -7,15 +7,22 @@ import torch
 from torch import Tensor
 
 
-def capture(function: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """A graph of what the function does, and what it returned: tensors that each replay rewrites.
+def capture(
+    function: Callable[[], Any], before: Callable[[], Any] = lambda: None
+) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A graph of what the function does, and what it returns: tensors that each replay rewrites.
 
-    It is run twice before, so that libraries and compilers are ready.
+    Recording runs nothing: until the first replay these tensors hold whatever was in memory.
+
+    Args:
+        function: run twice before it is recorded, so that libraries and compilers are ready.
+        before: called before each of these runs, to put back what they have moved on.
     """
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         for _ in range(2):
+            before()
             function()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()

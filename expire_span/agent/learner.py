@@ -17,7 +17,7 @@ from expire_span.agent.graphs import capture, copy_all
 from expire_span.agent.loss import ActorCritic, actor_critic_loss
 from expire_span.agent.rollout import Block
 from expire_span.checks import require_above_zero, require_not_negative, require_one_of
-from expire_span.model.memory import LayerMemory, Memory
+from expire_span.model.memory import Memory
 from expire_span.model.transformer import Transformer
 from expire_span.training.optim import parameter_groups
 from expire_span.training.schedule import RateSchedule
@@ -89,13 +89,10 @@ def read_again(
     """
     step = model(block.observations, memory, starts=block.starts, attached=False)
     loss = actor_critic_loss(model.head(step.hidden), block, settings)
-    kept = step.settling.kept
-    settled = all(isinstance(layer, LayerMemory) for layer in kept)
-    after = replace(step.frame, layers=kept) if settled else step.memory
     return Lesson(
         objective=loss.total + weight * step.penalty,
         parts={**loss.parts(), "penalty": step.penalty.detach(), **vars(step.stats)},
-        memory=after.detach(),
+        memory=step.memory.detach(),
     )
 
 

@@ -14,12 +14,10 @@ from torch import Tensor
 
 from expire_span.agent.ports import Decision
 from expire_span.agent.tally import Tally
-from expire_span.chance import draw, row_keys, unit
+from expire_span.chance import Purpose, draw, row_keys, unit
 from expire_span.model.memory import Memory
 from expire_span.model.transformer import Transformer
 from expire_span.worlds import Game
-
-_PURPOSE = 2  # sets the chance of actions apart from that of worlds and oracles
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def begin(game: Game, batch: int, seed: int) -> Situation:
     return Situation(
         world=game.start(batch, seed),
         fresh=torch.ones(batch, dtype=torch.bool, device=game.device),
-        key=row_keys(seed, batch, _PURPOSE, game.device),
+        key=row_keys(seed, batch, Purpose.ACTIONS, game.device),
         time=torch.zeros((), dtype=torch.int64, device=game.device),
     )
 

@@ -112,8 +112,6 @@ def run_sweep(
         NotFinite: if a gradient of some run is, once all others are done; it names those runs.
     """
     require_at_least(1, side_by_side=side_by_side)
-    if experiments:
-        _refuse_older(folder)
     for name, experiment in experiments.items():
         judged = (folder / name / RESULT_FILE).exists()
         free = FREE_IN_RESULTS if judged else FREE_ON_RESUME
@@ -139,16 +137,6 @@ def run_sweep(
     if faults:
         hint = "All other runs are done: with --seeds and none of them, they are drawn."
         raise NotFinite("\n".join([*faults, hint]))
-
-
-def _refuse_older(folder: Path) -> None:
-    """Windows without a seed are of a version that counted live memories otherwise."""
-    older = [path.name for path in folder.glob("window-*") if "-seed-" not in path.name]
-    if older:
-        raise ValueError(
-            f"{folder} is a sweep of an older version ({', '.join(sorted(older))}), which counted "
-            "live memories over other steps: choose another folder with --out."
-        )
 
 
 def read_sweep(folder: Path) -> tuple[World, list[Point]]:
@@ -199,20 +187,25 @@ def _draw_runs(axes: Axes, points: Sequence[Point]) -> None:
         label = f"{name}, by its window" if kind == "FixedSpan" else name
         if mine:
             axes.scatter(live, reached, marker=marker, color=colour, label=label, zorder=3)
-    _name_windows(axes, points)
+    _name_points(axes, points)
     ramps = {point.memory.ramp for point in points if isinstance(point.memory, ExpireSpan)}
     for ramp in sorted(ramps):
         label = f"all spans 0: the ramp of {ramp}, once full"
         axes.axvline(ramp, c="grey", linewidth=1, linestyle="-.", label=label)
 
 
-def _name_windows(axes: Axes, points: Sequence[Point]) -> None:
-    """The size of each window beside its point."""
+def _name_points(axes: Axes, points: Sequence[Point]) -> None:
+    """Beside each point the size of its window, or what a memory costs."""
     for point in points:
-        if isinstance(point.memory, FixedSpan):
-            place = (point.live, point.performance)
-            text, beside = str(point.memory.span), (5, -10)
-            axes.annotate(text, place, beside, textcoords="offset points", fontsize=8)
+        match point.memory:
+            case FixedSpan(span=size):
+                text, beside = str(size), (5, -10)
+            case ExpireSpan(penalty=price):
+                text, beside = f"{price:.0e}" if price else "0", (5, 4)
+            case _:
+                continue
+        place = (point.live, point.performance)
+        axes.annotate(text, place, beside, textcoords="offset points", fontsize=7)
 
 
 def _draw_scripted(axes: Axes, world: World) -> None:

@@ -31,7 +31,7 @@ from expire_span.checks import require_at_least
 from expire_span.model.memory import Deadlines
 from expire_span.model.transformer import Transformer
 from expire_span.training.disk import written_whole
-from expire_span.worlds import World
+from expire_span.worlds import Game, World
 from expire_span.worlds.grid import DOOR, OBJECT
 from expire_span.worlds.render import as_pixels
 
@@ -40,7 +40,7 @@ GROUPS = {
     f"red {OBJECT}": "#d55e00",
     f"blue {OBJECT}": "#0072b2",
     DOOR: "#009e73",
-    "neither": "#999999",
+    "nothing": "#999999",
 }
 GONE = to_rgba("#e4e4e4")
 UNBORN = (1.0, 1.0, 1.0, 0.0)
@@ -48,7 +48,7 @@ MOST_FRAMES = 200
 
 
 @dataclass(frozen=True)
-class Episode:
+class Film:
     """One episode from beginning to end."""
 
     pictures: list[NDArray[np.uint8]]
@@ -69,14 +69,14 @@ class Episode:
 
 
 @torch.no_grad()
-def record_episode(model: Transformer, world: World, *, seed: int = 0, rows: int = 16) -> Episode:
+def record_episode(model: Transformer, world: World, *, seed: int = 0, rows: int = 16) -> Film:
     """Play an episode in each of some rows, and take the longest of the best."""
     played = play_episodes(model, world, rows=rows, seed=seed)
     row = played.best()
     episode = played.first_of(row)
     game = world.play(model.positions.device)
     pictures, captions = _replay(game, rows, seed, played.actions[:, : episode.steps], row)
-    return Episode(
+    return Film(
         pictures=pictures,
         captions=captions,
         groups=[_group(view, world) for view in episode.observations[0]],
@@ -85,25 +85,25 @@ def record_episode(model: Transformer, world: World, *, seed: int = 0, rows: int
     )
 
 
-def animate(episode: Episode, path: Path, *, fps: int = 10, progress: bool = False) -> None:
+def animate(film: Film, path: Path, *, fps: int = 10, progress: bool = False) -> None:
     """Write an episode as an animated GIF, of some 200 pictures at most."""
     require_at_least(1, fps=fps)
     if path.suffix != ".gif":
         raise ValueError(f"An episode is a GIF: give a path that ends in .gif, not {path}.")
-    layers = len(episode.spans)
+    layers = len(film.spans)
     figure = plt.figure(figsize=(5 * layers, 6), layout="constrained")
     top, *below = figure.subplot_mosaic(
         [["world"] * layers, [str(layer) for layer in range(layers)]], height_ratios=(1, 2)
     ).values()
-    image = top.imshow(episode.pictures[0])
+    image = top.imshow(film.pictures[0])
     top.set_axis_off()
-    bars = [_draw_bars(axes, episode, layer) for layer, axes in enumerate(below)]
+    bars = [_draw_bars(axes, film, layer) for layer, axes in enumerate(below)]
 
     def draw(time: int) -> None:
-        image.set_data(episode.pictures[time])
-        top.set_title(episode.captions[time])
+        image.set_data(film.pictures[time])
+        top.set_title(film.captions[time])
         for layer, (lines, thin, now) in enumerate(bars):
-            colours = _colours(episode, layer, time)
+            colours = _colours(film, layer, time)
             lines.set_colors(colours)
             thin.set_colors(colours)
             now.set_xdata([time, time])
@@ -115,7 +115,7 @@ def animate(episode: Episode, path: Path, *, fps: int = 10, progress: bool = Fal
     try:
         with written_whole(path) as unfinished, writer.saving(figure, str(unfinished), dpi=80):
             for time in tqdm(
-                _shown(episode.steps), desc=path.name, unit="picture", disable=not progress
+                _shown(film.steps), desc=path.name, unit="picture", disable=not progress
             ):
                 draw(time)
                 writer.grab_frame()
@@ -128,31 +128,31 @@ def _shown(steps: int) -> list[int]:
     return [*range(0, steps, -(-steps // MOST_FRAMES)), steps]
 
 
-def _draw_bars(axes: Axes, episode: Episode, layer: int) -> tuple[Any, Any, Any]:
+def _draw_bars(axes: Axes, film: Film, layer: int) -> tuple[Any, Any, Any]:
     """Every memory of a layer as a bar; colours come later."""
-    times, spans = np.arange(episode.steps), episode.spans[layer]
-    fading, gone = times + spans, times + spans + episode.ramp
+    times, spans = np.arange(film.steps), film.spans[layer]
+    fading, gone = times + spans, times + spans + film.ramp
     whole = [[(t, t), (end, t)] for t, end in zip(times, fading, strict=True)]
     rest = [[(a, t), (b, t)] for t, a, b in zip(times, fading, gone, strict=True)]
     lines = axes.add_collection(LineCollection(whole, linewidths=2.0))
     thin = axes.add_collection(LineCollection(rest, linewidths=0.6))
     now = axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlim(0, min(float(gone.max()), 1.6 * episode.steps) + 1)
-    axes.set_ylim(episode.steps, -1)
+    axes.set_xlim(0, min(float(gone.max()), 1.6 * film.steps) + 1)
+    axes.set_ylim(film.steps, -1)
     axes.set_xlabel("time (steps)")
     axes.set_ylabel("memory, in order of arrival")
     axes.set_title(f"layer {layer + 1}: each memory until it expires")
-    for name in dict.fromkeys(episode.groups):
+    for name in dict.fromkeys(film.groups):
         axes.plot([], [], color=GROUPS[name], linewidth=2, label=f"{name} in view")
     axes.legend(loc="lower left", frameon=False)
     return lines, thin, now
 
 
-def _colours(episode: Episode, layer: int, time: int) -> list[tuple[float, ...]]:
+def _colours(film: Film, layer: int, time: int) -> list[tuple[float, ...]]:
     """What each memory looks like at a time: not there yet, alive, or gone."""
-    gone = np.arange(episode.steps) + episode.spans[layer] + episode.ramp
+    gone = np.arange(film.steps) + film.spans[layer] + film.ramp
     return [
-        UNBORN if t > time else GONE if end <= time else to_rgba(GROUPS[episode.groups[t]])
+        UNBORN if t > time else GONE if end <= time else to_rgba(GROUPS[film.groups[t]])
         for t, end in enumerate(gone)
     ]
 
@@ -181,7 +181,7 @@ def _until_fading(deadlines: Deadlines, spans: Tensor, like: Tensor) -> Tensor:
 
 
 def _replay(
-    game: Any, rows: int, seed: int, actions: Tensor, row: int
+    game: Game, rows: int, seed: int, actions: Tensor, row: int
 ) -> tuple[list[NDArray[np.uint8]], list[str]]:
     """Pictures and captions of one row: before each of the actions, and after the last."""
     state = game.start(rows, seed)
@@ -211,4 +211,4 @@ def _group(view: Tensor, world: World) -> str:
     there = {word for word, seen in zip(world.words, shown.tolist(), strict=True) if seen}
     if OBJECT in there:
         return f"red {OBJECT}" if "red" in there else f"blue {OBJECT}"
-    return DOOR if DOOR in there else "neither"
+    return DOOR if DOOR in there else "nothing"

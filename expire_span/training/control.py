@@ -143,7 +143,7 @@ class PenaltyControl:
         """Go on from what `tensors` and `values` returned."""
         self._state = tensors["state"].to(self._state.device)
         self.opened = values["opened"]
-        self.closed = values.get("closed")  # older checkpoints know of no rest
+        self.closed = values["closed"]
 
 
 def _check_target(target: float, memory: MemoryPolicy) -> None:

@@ -239,9 +239,10 @@ def _seeds(seed: int | list[int] | None, count: int, source: np.random.Generator
 def _actions(actions: NDArray[Any], count: int) -> Tensor:
     """Actions as a tensor, if they are whole numbers, one for each row."""
     if actions.shape != (count,) or not np.issubdtype(actions.dtype, np.integer):
+        each = "" if count == 1 else f" for each of the {count} environments"
         raise ValueError(
-            f"Actions must be one whole number for each of the {count} environments, but are "
-            f"{actions.dtype} of shape {[*actions.shape]}."
+            f"Actions must be one whole number{each}, but are {actions.dtype} of shape "
+            f"{[*actions.shape]}."
         )
     return torch.from_numpy(actions.astype(np.int64))
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from expire_span.chance import below, draw, fields, row_keys
+from expire_span.chance import Purpose, below, draw, fields, row_keys
 from expire_span.worlds.corridor import Corridor
 from expire_span.worlds.grid import COLOURS, DOOR, MOVES, OBJECT
 from expire_span.worlds.portal import Portal
@@ -25,8 +25,6 @@ UP, DOWN, LEFT, RIGHT = range(len(MOVES))
 RED, BLUE = range(len(COLOURS))
 UNKNOWN = -1
 LONG_AGO = -(10**9)
-
-_PURPOSE = 1  # sets chance of policies apart from that of worlds
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Oracle(ABC):
 
 
 @dataclass(frozen=True)
-class Episodes:
+class FirstEpisodes:
     """The first episode of each row: their end does not decide which are counted."""
 
     total: Tensor
@@ -70,10 +68,10 @@ class Episodes:
 
 
 @torch.no_grad()
-def play(game: Game, oracle: Oracle, batch: int, seed: int = 0) -> Episodes:
+def play(game: Game, oracle: Oracle, batch: int, seed: int = 0) -> FirstEpisodes:
     """Play one whole episode in each of `batch` rows."""
     device = game.device
-    key = row_keys(seed, batch, _PURPOSE, device)
+    key = row_keys(seed, batch, Purpose.SCRIPTED_POLICIES, device)
     state, notes = game.start(batch, seed), oracle.start(batch, device)
     fresh = torch.ones(batch, dtype=torch.bool, device=device)
     last, over = state, ~fresh
@@ -85,7 +83,7 @@ def play(game: Game, oracle: Oracle, batch: int, seed: int = 0) -> Episodes:
         fresh, over, state = outcome.done, over | outcome.done, outcome.state
         if bool(over.all()):
             break
-    return Episodes(total=last.total, steps=last.steps, last=last)
+    return FirstEpisodes(total=last.total, steps=last.steps, last=last)
 
 
 @dataclass(frozen=True)

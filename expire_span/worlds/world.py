@@ -18,12 +18,16 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from expire_span.chance import row_keys
-from expire_span.checks import require_at_least, require_finite, require_not_negative
+from expire_span.chance import Purpose, row_keys
+from expire_span.checks import (
+    require_at_least,
+    require_finite,
+    require_not_negative,
+    require_yes_or_no,
+)
 from expire_span.worlds.grid import DX, DY, MOVES, STAY, Cells, turned
 
 REWARDED = "rewarded"
-PURPOSE = 0  # sets chance of worlds apart from that of those who act in them
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ class World(ABC):
         require_at_least(1, limit=self.limit)
         require_finite(step_cost=self.step_cost)
         require_not_negative(step_cost=self.step_cost)
+        require_yes_or_no(**{f.name: getattr(self, f.name) for f in fields(self) if f.type is bool})
 
     @property
     @abstractmethod
@@ -165,7 +170,7 @@ class Game(ABC):
     def start(self, batch: int, seed: int = 0) -> Any:
         """The first states of `batch` rows; row b is the same whatever the batch."""
         require_at_least(1, batch=batch)
-        return self.start_keys(row_keys(seed, batch, PURPOSE, self.device))
+        return self.start_keys(row_keys(seed, batch, Purpose.WORLDS, self.device))
 
     def start_keys(self, key: Tensor) -> Any:
         """The first states of rows with these keys, int64 [B]."""

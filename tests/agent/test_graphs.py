@@ -1,8 +1,9 @@
 """What is captured and replayed gives what plain calls give; a CPU stands in for the GPU.
 
 A stand-in for a CUDA graph runs the captured function again and leaves its results where those of
-the first run were, which is what a replay does. So it finds whatever is not read from the buffers,
-not copied into them, or changed by the runs before the capture. That the GPU can capture it at all,
+the first run were, which is what a replay does. Before the first replay they are nonsense, since
+recording runs nothing. So it finds whatever is not read from the buffers, not copied into them,
+changed by the runs before the capture, or looked at too early. That the GPU can capture it at all,
 the tests marked `gpu` show.
 """
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from agent.small_agents import (
+    MEMORIES,
     WORLDS,
     every_memory,
     make_agent,
@@ -52,13 +54,22 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 class StandIn:
     """What `capture` gives, without a GPU."""
 
-    def __init__(self, function: Callable[[], Any], parameters: Sequence[nn.Parameter]):
-        for _ in range(2):
-            function()
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        before: Callable[[], Any],
+        parameters: Sequence[nn.Parameter],
+    ):
         self._function = function
         self._parameters = parameters
-        self.result = function()
-        self._kept = [*tensors_in(self.result), *self._gradients()]
+        self._kept: list[Tensor] = []
+        for _ in range(3):
+            before()
+            self.result = function()
+            earlier, self._kept = self._kept, [*tensors_in(self.result), *self._gradients()]
+        for one, kept in zip(earlier, self._kept, strict=True):
+            if one.data_ptr() != kept.data_ptr():  # it is a result, not something given
+                kept.detach().fill_(torch.nan if kept.is_floating_point() else 2**40)
 
     def replay(self) -> None:
         """Run again; the results of the first run take on the new numbers."""
@@ -76,8 +87,10 @@ def stand_in(monkeypatch):
     """Capture without a GPU; returns a function that names parameters whose gradients count."""
     counted: list[nn.Parameter] = []
 
-    def capture(function: Callable[[], Any]) -> tuple[StandIn, Any]:
-        graph = StandIn(function, counted)
+    def capture(
+        function: Callable[[], Any], before: Callable[[], Any] = lambda: None
+    ) -> tuple[StandIn, Any]:
+        graph = StandIn(function, before, counted)
         return graph, graph.result
 
     for module in (cached, learner):
@@ -85,15 +98,24 @@ def stand_in(monkeypatch):
     return counted.extend
 
 
-def dense_agent(memory: AnyMemory) -> Transformer:
+def dense_agent(memory: AnyMemory, block: int = 20) -> Transformer:
     """A small agent with memory of fixed shape."""
-    return with_dense_memory(WORLD, make_agent(WORLD, memory, block=20))
+    return with_dense_memory(WORLD, make_agent(WORLD, memory, block))
 
 
 @every_memory
-@torch.no_grad()
 def test_replayed_steps_are_the_steps(memory, stand_in):
-    model, game = dense_agent(memory), WORLD.play()
+    compare_steps(dense_agent(memory))
+
+
+def test_replayed_steps_are_the_steps_in_blocks_of_one(stand_in):
+    compare_steps(dense_agent(MEMORIES["expire"], block=1))
+
+
+@torch.no_grad()
+def compare_steps(model: Transformer) -> None:
+    """Three blocks by plain calls and by replays."""
+    game = WORLD.play()
     plain = CachedActor(model, game, 4)
     captured = CachedActor(model, game, 4, compiled=False)
     situation, now, tally = begin(game, 4, 0), start_full(model, 4), Tally.empty(game)

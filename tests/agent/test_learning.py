@@ -44,13 +44,14 @@ def some_block(batch: int = 3, steps: int = 7) -> Block:
         actions=torch.randint(4, (batch, steps), generator=generator),
         log_probs=torch.zeros(batch, steps, dtype=torch.float64),
         rewards=torch.rand(batch, steps, generator=generator),
-        done=torch.rand(batch, steps, generator=generator) < 0.3,
-        cut=torch.zeros(batch, steps, dtype=torch.bool),
+        done=(done := torch.rand(batch, steps, generator=generator) < 0.3),
+        cut=done & (torch.arange(steps) % 2 == 0),
         next_value=torch.randn(batch, generator=generator, dtype=torch.float64),
     )
 
 
 def test_returns_are_discounted_sums_up_to_the_end_of_the_episode():
+    """Be it that it came to its end or that it was cut off."""
     block, discount = some_block(), 0.9
     found = discounted_returns(block, discount)
     for row in range(3):
@@ -67,10 +68,9 @@ def test_returns_are_discounted_sums_up_to_the_end_of_the_episode():
 
 
 def test_an_episode_that_was_cut_off_may_count_for_what_was_expected_of_it():
-    block = some_block()
-    cut = block.done & (torch.arange(7) % 2 == 0)
+    block, expected = some_block(), torch.randn(3, 7, dtype=torch.float64)
+    cut = block.cut
     assert 0 < cut.sum() < block.done.sum()
-    block, expected = replace(block, cut=cut), torch.randn(3, 7, dtype=torch.float64)
     ended, found = (discounted_returns(block, 0.9, e) for e in (None, expected))
     assert torch.equal(found[cut], expected[cut])
     for row, step in (~cut).nonzero().tolist():
@@ -138,7 +138,9 @@ def test_gradient_flows_within_the_block_and_not_before_it(memory):
 
 @every_world
 def test_whole_episodes_are_counted_one_a_row(world):
-    model = make_agent(world, MEMORIES["fixed"], block=20).float()
+    model = make_agent(world, MEMORIES["fixed"], block=4).float()
+    for seed in range(8):  # some of these pairs do not end within the same block
+        assert evaluate_agent(model, world, rows=2, seed=seed)["episodes"] == 2
     found = evaluate_agent(model, world, rows=37)
     assert found["episodes"] == 37
     assert 1 <= found["episode_steps"] <= world.limit
@@ -219,6 +221,35 @@ def test_an_update_is_one_clipped_step_against_the_gradient(decay, epsilon):
         root = ((1 - decay) * clipped.square()).sqrt()
         expected = before[name] - 0.01 * clipped / (root + epsilon)
         assert_same(parameter.detach(), expected, tolerance=1e-7)
+
+
+def test_blocks_record_which_episodes_were_cut_off():
+    world = Corridor(longest=4, limit=5)
+    model, game = make_agent(world, MEMORIES["fixed"], block=20), world.play()
+    begun = begin(game, 64, 0), model.start(64), Tally.empty(game)
+    block, *_ = PlainActor(model, game).act_block(*begun)
+    steps = torch.zeros(64, dtype=torch.int64)
+    for time in range(20):
+        steps += 1
+        ended = block.done[:, time]
+        assert (steps[block.cut[:, time]] == 5).all()
+        assert (ended | (steps < 5)).all()
+        rewarded = block.rewards[:, time] > 0
+        assert not (rewarded & block.cut[:, time]).any()
+        steps[ended] = 0
+    assert 0 < block.cut.sum() < block.done.sum()
+
+
+def test_what_one_block_leaves_in_memory_the_next_one_reads():
+    experiment = tiny_experiment(Corridor(shortest=30, longest=30, limit=100), batch=2)
+    trainer, block = AgentTrainer(experiment, CPU), experiment.model.block
+    for _ in range(3):
+        before = trainer.memory
+        trainer.update()
+        kept, given = trainer.memory.layers[0].states, before.layers[0].states
+        assert torch.equal(kept[:, :-block], given[:, block:])
+    # Spans begin with 8 steps and blocks have 10: the mean would be below 5 if each began anew.
+    assert trainer.latest["live"].min() > 7
 
 
 def test_the_rate_follows_its_schedule():
@@ -329,10 +360,13 @@ def test_updates_replayed_as_graphs_are_those_made_one_by_one(memory, world):
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # what the compiler says of itself
+@pytest.mark.parametrize("method", ["adam", "rmsprop"])
 @every_world
-def test_a_block_is_acted_and_learned_without_the_host_waiting_for_the_device(world):
+def test_a_block_is_acted_and_learned_without_the_host_waiting_for_the_device(world, method):
     """PyTorch raises wherever it would; graphs are captured in the first updates."""
-    trainer = AgentTrainer(tiny_experiment(world, device="cuda"), torch.device("cuda"))
+    optimizer = AgentOptimizer(method=method, rate=1e-2, clip=0.5, span_rate=2.0)
+    experiment = tiny_experiment(world, optimizer=optimizer, device="cuda")
+    trainer = AgentTrainer(experiment, torch.device("cuda"))
     for _ in range(3):
         trainer.update()
     with refused_waits():

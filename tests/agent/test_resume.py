@@ -1,9 +1,15 @@
 """A run that stopped and went on equals one that never stopped, bit for bit."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 
 from agent.small_agents import every_memory, every_world, tiny_experiment
+from expire_span.agent.experiment import AgentExperiment
+from expire_span.agent.learner import AgentOptimizer
 from expire_span.agent.trainer import AgentTrainer
+from expire_span.training.schedule import PenaltySchedule
 
 CPU = torch.device("cpu")
 
@@ -11,7 +17,23 @@ CPU = torch.device("cpu")
 @every_world
 @every_memory
 def test_going_on_from_a_saved_state_makes_the_same_updates(memory, world):
-    experiment = tiny_experiment(world, memory=memory)
+    compare_resumed(tiny_experiment(world, memory=memory))
+
+
+@pytest.mark.parametrize(
+    "penalty",
+    [
+        PenaltySchedule(delay=1, target_live=6.0),
+        PenaltySchedule(after_metric=-1.0, while_metric=-1.0, rest_after=6),
+        PenaltySchedule(after_metric=-1.0, while_metric=2.0, while_band=1.0, spans_wait=True),
+    ],
+)
+def test_going_on_as_penalties_are_steered_and_by_rmsprop(penalty):
+    optimizer = AgentOptimizer(method="rmsprop", rate=1e-2, clip=0.5, span_rate=2.0)
+    compare_resumed(replace(tiny_experiment(), penalty=penalty, optimizer=optimizer))
+
+
+def compare_resumed(experiment: AgentExperiment) -> None:
     whole = AgentTrainer(experiment, CPU)
     for _ in range(5):
         whole.update()

@@ -143,10 +143,19 @@ def test_the_papers_settings_are_the_papers():
     assert (portal.optimizer.clip, portal.learning.discount, portal.world.rooms) == (0.1, 0.98, 50)
     memory = portal.model.memory
     assert (memory.max_span, memory.ramp, memory.penalty) == (100, 16, 1e-6)
+    assert corridor.optimizer.clip is None
+    assert (corridor.optimizer.rmsprop_decay, corridor.optimizer.rmsprop_epsilon) == (0.97, 1e-6)
+    assert portal.batch * portal.steps * portal.model.block == 1_024_000_000  # ours
+    assert corridor.learning.discount == 0.99  # ours, as all that follows but sizes and entropy
     for experiment in (corridor, portal):
         model = experiment.model
         assert (model.layers, model.width, model.block) == (2, 64, 100)
+        assert (model.heads, model.feedforward, model.norm) == (4, 256, "pre")
+        assert model.memory.initial == 0.95
+        assert (model.memory.charge, model.memory.positions) == ("ramp", "near")
         assert experiment.learning.entropy_weight == 0.0005
+        assert experiment.learning.value_weight == 0.05
+        assert (experiment.learning.cut_off, experiment.learning.normalise) == ("ended", False)
     # Not the paper's, whose alpha is constant from the beginning.
     assert corridor.penalty == PenaltySchedule(after_metric=0.97, while_metric=0.97)
     assert portal.penalty == PenaltySchedule(after_metric=650, while_metric=650)

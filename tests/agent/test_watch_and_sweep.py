@@ -44,7 +44,7 @@ from expire_span.agent.sweep import (
 from expire_span.agent.watch import (
     GONE,
     UNBORN,
-    Episode,
+    Film,
     _colours,
     _draw_bars,
     _replay,
@@ -96,7 +96,7 @@ def test_bars_of_memories_that_are_all_alike_end_where_they_start_to_fade(memory
 def test_a_memory_is_not_there_then_alive_then_gone():
     spans = np.array([[3.0, 0.0, 5.0]])
     picture = np.zeros((4, 4, 3), dtype=np.uint8)
-    episode = Episode([picture] * 4, [""] * 4, ["red object", "neither", "door"], spans, ramp=1)
+    episode = Film([picture] * 4, [""] * 4, ["red object", "nothing", "door"], spans, ramp=1)
     at_once, later = _colours(episode, 0, 0), _colours(episode, 0, 2)
     assert at_once[0] not in (GONE, UNBORN)
     assert at_once[1:] == [UNBORN, UNBORN]
@@ -148,7 +148,7 @@ def test_an_animation_shows_each_picture_at_its_time(tmp_path):
     shades = (0, 80, 160, 240)
     pictures = [np.full((4, 4, 3), shade, dtype=np.uint8) for shade in shades]
     spans = np.array([[3.0, 1.0, 2.0]])
-    episode = Episode(pictures, [""] * 4, ["neither"] * 3, spans, ramp=1)
+    episode = Film(pictures, [""] * 4, ["nothing"] * 3, spans, ramp=1)
     animate(episode, tmp_path / "shades.gif")
     with Image.open(tmp_path / "shades.gif") as animation:
         for time, shade in enumerate(shades):
@@ -314,14 +314,6 @@ def test_a_sweep_varies_memory_seed_and_price_and_nothing_else(name):
         assert replace(other, seed=first.seed, model=first.model) == first
         assert replace(other.model, memory=first.model.memory) == first.model
     assert wanted["price-0-seed-2"].model.memory.penalty == 0
-
-
-def test_a_sweep_that_counted_otherwise_is_drawn_but_not_gone_on_with(tmp_path):
-    train_agent(tiny_experiment(steps=1), tmp_path / "window-4", progress=False)
-    with pytest.raises(ValueError, match=r"older version \(window-4\).*: choose another folder"):
-        run_sweep({"window-4-seed-0": tiny_experiment(steps=1)}, tmp_path, progress=False)
-    run_sweep({}, tmp_path)
-    assert [point.name for point in read_sweep(tmp_path)[1]] == ["window-4"]
 
 
 @pytest.mark.parametrize(

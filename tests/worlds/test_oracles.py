@@ -12,7 +12,7 @@ from expire_span.worlds.oracles import (
     CorridorMemory,
     CorridorMemoryless,
     CorridorPrivileged,
-    Episodes,
+    FirstEpisodes,
     PortalMemory,
     PortalMemoryless,
     PortalPrivileged,
@@ -72,7 +72,7 @@ def test_a_relay_of_two_layers_sees_twice_as_far():
 # Portal -------------------------------------------------------------------------------------------
 
 
-def furthest(played: Episodes) -> torch.Tensor:
+def furthest(played: FirstEpisodes) -> torch.Tensor:
     """The furthest room of each episode, from 1."""
     return played.last.furthest + 1
 
