@@ -10,7 +10,7 @@ from expire_span.experiments.enwik8 import (
     enwik8_large,
     enwik8_point,
 )
-from expire_span.experiments.scale import SPAN_RATE, Scale
+from expire_span.experiments.scale import Scale
 from expire_span.experiments.table import Line, Table
 from expire_span.model.memory import ExpireSpan
 from expire_span.training.experiment import Experiment
@@ -26,16 +26,11 @@ def ablation(memory: ExpireSpan = EXPIRE_SPAN_16K, scale: Scale = "single") -> E
     for LayerDrop alone (24 layers, valid: 0.98 with, 1.00 without). For random shortening it shows
     a peak of the loss over a table of 66k valid bytes that is there without it.
 
-    `single` reads 16M bytes by our own recipe, as `enwik8_point` does. But with the large-L form
-    spans learn at the recipe's own rate: the form is there to slow them down, and a rate that made
-    up for its divisor would, by Adam, all but undo it.
+    `single` reads 16M bytes by our own recipe, as `enwik8_point` does.
     """
     if scale != "single":
         return enwik8(memory, scale)
-    experiment = enwik8_point(replace(memory, max_span=memory.max_span // SHORTER), scale)
-    if memory.divisor == 1:
-        return experiment
-    return replace(experiment, optimizer=replace(experiment.optimizer, span_rate=SPAN_RATE))
+    return enwik8_point(replace(memory, max_span=memory.max_span // SHORTER), scale)
 
 
 def _line(name: str, label: str, memory: ExpireSpan) -> Line:

@@ -20,9 +20,6 @@ PATIENT_RATE = 3.6e-5
 """Of what predicts spans, in models of text: at 7e-4 most layers' spans of enwik8 shrank to nothing
 in 200 updates, before any had learned to look far (`docs/log.md`)."""
 
-SPAN_RATE = 0.12
-"""What predicts spans, by our own recipe: as a share of its rate, about what it has by Adam."""
-
 SAMPLES = Path(__file__).parent / "samples"
 """A few pages of a book (`books/`), and the same cut into words (`words/`)."""
 
@@ -75,7 +72,7 @@ def by_our_recipe(experiment: Experiment) -> Experiment:
         experiment.optimizer,
         method="muon",
         rate=6e-3,
-        span_rate=SPAN_RATE,
+        span_rate=0.12,
         beta2=0.95,
         clip=1.0,
         schedule=RateSchedule(
@@ -86,14 +83,17 @@ def by_our_recipe(experiment: Experiment) -> Experiment:
 
 
 def with_patient_spans(experiment: Experiment) -> Experiment:
-    """Learned spans begin with a block; those of states, of many weights each, learn slowly."""
+    """Learned spans begin with a block; those of states, of many weights each, learn slowly.
+
+    In the large-L form they have the rate that they had: the form is there to slow them down, and a
+    rate that made up for its divisor would, by Adam, all but undo it.
+    """
     model, optimizer = experiment.model, experiment.optimizer
     memory = model.memory
     if not isinstance(memory, ExpireSpan | AdaptiveSpan):
         return experiment
-    if isinstance(memory, ExpireSpan):
-        span_rate = PATIENT_RATE * memory.divisor / optimizer.rate
-        optimizer = replace(optimizer, span_rate=span_rate)
+    if isinstance(memory, ExpireSpan) and memory.divisor == 1:
+        optimizer = replace(optimizer, span_rate=PATIENT_RATE / optimizer.rate)
     memory = replace(memory, initial=model.block / memory.max_span)
     return replace(experiment, model=replace(model, memory=memory), optimizer=optimizer)
 
