@@ -306,6 +306,22 @@ def test_small_files_are_copied_and_stand_for_the_runs(tmp_path: Path, capsys, m
     assert table in capsys.readouterr().out
 
 
+def test_copies_follow_a_run_that_is_not_done_yet(tmp_path: Path, monkeypatch) -> None:
+    def killed(experiment, folder: Path, resume: bool) -> dict[str, float]:
+        real(replace(experiment, steps=steps), folder, resume=resume)
+        raise OSError("the machine is taken away")
+
+    real, sizes = module.train, []
+    monkeypatch.setattr(module, "train", killed)
+    options = ("--only", "same-recipe", "--records", str(tmp_path / "records"))
+    for steps in (2, 4):
+        with pytest.raises(SystemExit):
+            smoke("enwik8-speedrun", tmp_path / str(steps), *options)
+        (copied,) = (tmp_path / "records").rglob("metrics.jsonl")
+        sizes.append(len(copied.read_text().splitlines()))
+    assert sizes[0] < sizes[1]
+
+
 def test_machines_that_share_a_folder_of_copies_keep_each_others_runs(
     tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:

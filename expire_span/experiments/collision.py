@@ -27,7 +27,8 @@ def collision(memory: AnyMemory = EXPIRE_SPAN_16K, scale: Scale = "single") -> E
     """In which quadrant did these two colours last collide? One GPU.
 
     The paper, test error in percent: Transformer-XL 1k 73.3, Compressive 8k 63.8, Adaptive-Span 16k
-    59.8, Expire-Span 16k 52.2, 32k 36.7, 64k 26.7. Knowing nothing gives 75.
+    59.8, Expire-Span 16k 52.2, 32k 36.7, 64k 26.7; Adaptive-Span 32k runs out of memory. Knowing
+    nothing gives 75.
 
     The paper does not say how long it trains on its 400M entries; at its scale we read as many
     once. `single` reads 197M with a smaller model, by Muon at a rate that falls along a cosine, in

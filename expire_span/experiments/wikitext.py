@@ -30,6 +30,7 @@ def wikitext(memory: AnyMemory = EXPIRE_SPAN_8K, scale: Scale = "single") -> Exp
     `single` reads 16M words of WikiText-2 (eight times over) in batches of 64, by our own recipe,
     with half the width and a vocabulary of at most 40k words, of which the first 8k are a band of
     their own; spans begin with a block and learn slowly, as on enwik8. Two seeds each, as there.
+    It has 33k different words: the others are never seen, and cost next to nothing.
     """
     task = WikiText()
     experiment = Experiment(

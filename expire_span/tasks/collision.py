@@ -18,6 +18,7 @@ Shapes: B worlds (rows), 2 particles, S steps, P ordered pairs of colours
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -44,6 +45,7 @@ from expire_span.tasks.particles import (
     collisions,
     latest_events,
     quadrant,
+    reader_error,
     sides_of,
     start,
 )
@@ -103,21 +105,18 @@ class Collision(Task):
     def oracle(self, memory: int, length: int | None = None, worlds: int = 64) -> float:
         """Error in percent of a reader that holds the last `memory` entries, found by simulation.
 
-        It is right if the collision asked for is among them as a whole, and guesses otherwise. The
-        longer the worlds run, the more pairs have met long ago: `length` entries, 65,536 if it is
-        left out.
+        It is right if the collision asked for is among them as a whole, and guesses otherwise. Its
+        worlds are the first rows of the valid stream of seed 0. The longer they run, the more pairs
+        have met long ago: `length` entries, 65,536 if it is left out.
         """
-        steps = (USUAL_LENGTH if length is None else length) // ENTRIES
-        key = hashed(0, torch.arange(worlds))
-        state = beginning(key)
-        known, asked = 0, 0
-        for first in range(0, steps, STEPS_AT_A_TIME):
-            frames, state = simulate(key, state, first, self.question)
+
+        def chance(frames: Frames) -> Tensor:
             reached = frames.answer // QUADRANTS > frames.time - memory // ENTRIES
-            answered = frames.answered & (frames.time < steps)
-            known += int((reached & answered).sum())
-            asked += int(answered.sum())
-        return 100 * (1 - known / max(asked, 1)) * (1 - 1 / QUADRANTS)
+            return torch.where(reached, 1.0, 1 / QUADRANTS)
+
+        steps = (USUAL_LENGTH if length is None else length) // ENTRIES
+        go_on = partial(simulate, question=self.question)
+        return reader_error(beginning, go_on, chance, steps, worlds)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ Shapes: B worlds (rows), S steps
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 import torch
@@ -44,10 +45,11 @@ from expire_span.tasks.particles import (
     collisions,
     latest_events,
     quadrant,
+    reader_error,
     sides_of,
     start,
 )
-from expire_span.tasks.stream import Split, split_number
+from expire_span.tasks.stream import Split
 
 ENTRIES = 5
 FIRST_Y = GRID
@@ -98,15 +100,8 @@ class CollisionEasy(Task):
         stream of seed 0, `length` entries long, 65,536 if it is left out.
         """
         steps = (USUAL_LENGTH if length is None else length) // ENTRIES
-        key = hashed(0, split_number("valid"), torch.arange(worlds))
-        state = _beginning(key)
-        right, asked = 0.0, 0
-        for first in range(0, steps, STEPS_AT_A_TIME):
-            frames, state = _simulate(key, state, first)
-            answered = frames.answered & (frames.time < steps)
-            right += float((_chance_of_reader(frames, memory // ENTRIES) * answered).sum())
-            asked += int(answered.sum())
-        return 100 * (1 - right / max(asked, 1))
+        chance = partial(_chance_of_reader, steps=memory // ENTRIES)
+        return reader_error(_beginning, _simulate, chance, steps, worlds)
 
 
 @dataclass(frozen=True)

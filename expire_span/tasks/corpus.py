@@ -54,8 +54,10 @@ class Corpus:
         """Whether something new begins at these places."""
         if self.begins is None:
             return None
-        following = np.append(self.begins, -1)[self.begins.searchsorted(places)]
-        return torch.from_numpy(following == places)
+        if len(self.begins) == 0:
+            return torch.zeros(places.shape, dtype=torch.bool)
+        following = self.begins.searchsorted(places).clip(max=len(self.begins) - 1)
+        return torch.from_numpy(self.begins[following] == places)
 
 
 class CorpusStream(Stream):

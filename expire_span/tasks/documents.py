@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 BYTES = 256
+OBJECTS = (".jsonl", ".ndjson")
 TOKENS, BEGINS = "tokens", "begins.npy"
 PIECE = 2**20  # bytes of a long line that are read at once
 LAST_BLANK = re.compile(r"\s\S*\Z")
@@ -42,7 +43,8 @@ class Documents(Task):
     """The settings."""
 
     path: str
-    """A file with one JSON object a line (.jsonl), or any text in UTF-8."""
+    """A file with one JSON object a line (.jsonl, .ndjson), or any text in UTF-8. A tokenizer is
+    given a whole text of an object, but a plain text line by line."""
     field: str = "text"
     """The entry of each JSON object that is read."""
     tokenizer: str = ""
@@ -124,23 +126,33 @@ class Documents(Task):
         if not self.tokenizer:
             return _bytes
         tokenizer = load_tokenizer(self.tokenizer, self.vocabulary)
-        return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+        def encode(text: str) -> list[int]:
+            try:
+                return tokenizer.encode(text, add_special_tokens=False).ids
+            except Exception as error:  # the library raises nothing narrower
+                raise ValueError(
+                    f"The tokenizer {self.tokenizer} has no tokens for {text[:40]!r} ({error}): "
+                    "take one that knows all words, or has a token for the unknown."
+                ) from error
+
+        return encode
 
 
 def read_texts(path: Path, field: str) -> Iterator[tuple[str, bool]]:
     """The texts of a file piece by piece, and whether each begins a document."""
-    objects = path.suffix == ".jsonl"
+    objects = path.suffix.lower() in OBJECTS
     wanted = f"a JSON object with a text under {field!r}" if objects else "text in UTF-8"
     lines = Lines(path)
     try:
         if objects:
             for line in lines.read():
                 if line.strip():
-                    yield _text_of(json.loads(line.decode("utf-8")), field), True
+                    yield _text_of(json.loads(line.decode("utf-8-sig")), field), True
         else:
             for number, piece in enumerate(_pieces(lines.read(PIECE))):
                 yield piece, number == 0
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"Line {lines.number} of {path} is not {wanted} ({error}): mend or remove it."
         ) from error
@@ -194,10 +206,11 @@ def load_tokenizer(path: str | Path, vocabulary: int) -> "Tokenizer":
         tokenizer = Tokenizer.from_file(str(Path(path).expanduser()))
     except Exception as error:  # the library raises nothing narrower
         raise ValueError(f"{path} is not a tokenizer.json ({error}): check the path.") from error
-    if tokenizer.get_vocab_size() > vocabulary:
+    needed = max(tokenizer.get_vocab().values(), default=0) + 1
+    if needed > vocabulary:
         raise ValueError(
-            f"The tokenizer {path} has {tokenizer.get_vocab_size()} tokens, but vocabulary is "
-            f"{vocabulary}: set it to that number."
+            f"The tokens of the tokenizer {path} are numbered up to {needed - 1}, but vocabulary "
+            f"is {vocabulary}: set it to {needed}."
         )
     return tokenizer
 

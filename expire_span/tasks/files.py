@@ -29,6 +29,7 @@ PACKED = (*ARCHIVES, ".xz")
 BROKEN = (
     EOFError,
     OSError,
+    RuntimeError,  # encrypted, or packed by a method that Python does not know
     ValueError,
     lzma.LZMAError,
     tarfile.TarError,

@@ -53,7 +53,9 @@ class Instruction(Task):
     path: str = ""
     """Folder or archive of LIGHT; if empty, looked for in the folder in EXPIRE_SPAN_DATA."""
     distance: int = 950
-    """Words between an instruction and its execution, on average; in training too, if uniform."""
+    """Words between an instruction and its execution, on average, if it is some hundred; in
+    training too, if uniform. It comes to a little more, since somebody has to be met first: with
+    LIGHT to 996 for 950, and where a visit takes longer than this, to about a visit."""
     rate: float = 0.5
     """Share of visits in which an instruction is given."""
     vocabulary: int = 16_384

@@ -16,9 +16,9 @@ Shapes: B worlds (rows), 2 particles, 2 axes (x, y), S steps, R runs, E entries 
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -120,6 +120,47 @@ class ParticleStream(Stream):
 def sides_of(training_grids: Grids, split: Split) -> tuple[int, ...]:
     """The sides that rows have in turn; worlds that are judged have the whole grid."""
     return SIDES[training_grids if split == "train" else "whole"]
+
+
+class Answers(Protocol):
+    """What of some steps an oracle must know."""
+
+    @property
+    def time(self) -> Tensor:
+        """[S], numbers of the steps."""
+
+    @property
+    def answered(self) -> Tensor:
+        """[B, S], where there is an answer."""
+
+
+A = TypeVar("A", bound=Answers)
+
+
+def reader_error(
+    begin: Callable[[Tensor], State],
+    simulate: Callable[[Tensor, State, int], tuple[A, State]],
+    chance: Callable[[A], Tensor],
+    steps: int,
+    worlds: int,
+) -> float:
+    """Error in percent of a reader in the first rows of the valid stream of seed 0.
+
+    Args:
+        begin: worlds in which nothing has happened yet, one for each key [B].
+        simulate: the next `STEPS_AT_A_TIME` steps of worlds with these keys.
+        chance: that its answers are right, [B, S].
+        steps: of each world.
+        worlds: rows (B).
+    """
+    key = hashed(0, split_number("valid"), torch.arange(worlds))
+    state, right, asked = begin(key), 0.0, 0
+    for first in range(0, steps, STEPS_AT_A_TIME):
+        frames, state = simulate(key, state, first)
+        judged = frames.answered & (frames.time < steps)
+        right += float((chance(frames) * judged).sum())
+        asked += int(judged.sum())
+    return 100 * (1 - right / max(asked, 1))
 
 
 def start(key: Tensor, sides: Sequence[int] = SIDES["whole"]) -> State:

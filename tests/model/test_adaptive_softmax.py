@@ -50,6 +50,22 @@ def test_inputs_equal_rows_of_a_dense_table(vocab: int, width: int, shortlist: i
     torch.testing.assert_close(inputs(tokens), dense_table(inputs)[tokens] * width**0.5)
 
 
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+def test_losses_of_half_precision_are_summed_in_single(precision: torch.dtype) -> None:
+    inputs, head = ends(5000, 32, 500)
+    states, targets = some_states(32)
+    targets = targets * 41
+    states = states.to(precision)
+    inputs, head = inputs.to(precision), head.to(precision)
+    found, logits = head.nll(states, targets), head(states)
+    assert found.dtype == logits.dtype == torch.float32
+    inputs, head = inputs.double(), head.double()
+    wanted = head.nll(states.double(), targets)
+    error = (found - wanted).norm() / wanted.norm()
+    assert error < 2e-3  # of logits alone: sums in half precision would be off by more
+    torch.testing.assert_close(logits.exp().sum(-1), torch.ones(3, 40), rtol=0, atol=1e-4)
+
+
 @every_size
 def test_losses_predictions_and_gradients_equal_the_dense_ones(
     vocab: int, width: int, shortlist: int

@@ -5,6 +5,7 @@ import hashlib
 import json
 import lzma
 import os
+import re
 import shutil
 import tarfile
 import zipfile
@@ -157,6 +158,22 @@ def altered(path: Path) -> None:
     path.write_bytes(data)
 
 
+def in_headers(path: Path, offset: int, value: int) -> None:
+    """Change a number in both headers of a zip's first file; in the second it lies 2 bytes on."""
+    data = bytearray(path.read_bytes())
+    for mark, further in ((b"PK\x03\x04", 0), (b"PK\x01\x02", 2)):
+        data[data.index(mark) + offset + further] = value
+    path.write_bytes(data)
+
+
+def encrypted(path: Path) -> None:
+    in_headers(path, 6, 1)
+
+
+def packed_otherwise(path: Path) -> None:
+    in_headers(path, 8, 99)
+
+
 def foreign(path: Path) -> None:
     path.write_bytes(b"something else altogether " * 100)
 
@@ -173,6 +190,8 @@ def foreign(path: Path) -> None:
         (".zip", cut_off, r"enwik8\.zip is cut off or damaged \(.*\): download"),
         (".zip", altered, r"enwik8\.zip is cut off or damaged \(.*\): download"),
         (".zip", foreign, r"enwik8\.zip is cut off or damaged \(.*\): download"),
+        (".zip", encrypted, r"enwik8\.zip is cut off or damaged \(.*encrypted.*\): download"),
+        (".zip", packed_otherwise, r"enwik8\.zip is cut off .*\(.*not supported\): download"),
     ],
 )
 def test_what_is_not_enwik8_is_refused(
@@ -185,16 +204,17 @@ def test_what_is_not_enwik8_is_refused(
     assert not list(own_cache.glob("enwik8-*"))
 
 
-def test_a_full_disk_is_not_blamed_on_the_file(
-    small_enwik8: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT", "EACCES", "EROFS", "EIO"])
+def test_a_full_disk_and_the_like_are_not_blamed_on_the_file(
+    small_enwik8: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
-    path = packed(small_enwik8, ".xz")
+    path, number = packed(small_enwik8, ".xz"), getattr(errno, code)
 
     def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(enwik8.shutil, "copyfileobj", full)
-    with pytest.raises(OSError, match="No space left on device"):
+    with pytest.raises(OSError, match=re.escape(os.strerror(number))):
         Enwik8(str(path)).stream("train", 2, 0)
 
 

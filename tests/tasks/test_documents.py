@@ -135,6 +135,7 @@ def test_the_metric_follows_the_tokens(path: Path) -> None:
             r"Line 2 of .*bad\.jsonl is not a JSON .*surrogates not allowed\): mend or remove it",
         ),
         ("[1]", r"Line 1 of .* is not a JSON object .*: mend or remove it"),
+        ("[" * 200_000, r"Line 1 of .* is not a JSON object .*: mend or remove it"),
         ('{"text": ""}', r"There is no text in .*bad\.jsonl: give a file with some"),
     ],
 )
@@ -172,11 +173,35 @@ def test_a_tokenizer_is_used_as_it_is(path: Path, tmp_path: Path) -> None:
     expected = [token for text in TEXTS for token in tokenizer.encode(text).ids]
     assert tokens == expected
     assert starts[:4] == [True, False, False, True]
-    with pytest.raises(ValueError, match=r"has 4 tokens, but vocabulary is 3: set it to that"):
+    with pytest.raises(ValueError, match=r"up to 3, but vocabulary is 3: set it to 4"):
         Documents(str(path), vocabulary=3, **settings).stream("train", 1, 0)
     file.write_text("{")
     with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer\.json .*: check"):
         Documents(str(path), vocabulary=4, **settings).stream("train", 1, 0)
+
+
+def test_tokens_with_gaps_in_their_numbers_need_room_for_the_largest(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    words = tokenizers.models.WordLevel({"a": 0, "b": 900, "?": 1}, unk_token="?")
+    tokenizers.Tokenizer(words).save(str(file))
+    with pytest.raises(ValueError, match=r"up to 900, but vocabulary is 256: set it to 901"):
+        documents.load_tokenizer(file, 256)
+    documents.load_tokenizer(file, 901)
+
+
+def test_a_text_that_a_tokenizer_cannot_read_is_a_sentence(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"Ein": 0})).save(str(file))
+    task = Documents(str(path), tokenizer=str(file), vocabulary=4)
+    with pytest.raises(ValueError, match=r"has no tokens for 'Ein Haus\.' \(.*\): take one that"):
+        task.stream("train", 1, 0)
+
+
+@pytest.mark.parametrize("name", ["some.JSONL", "some.ndjson"])
+def test_json_lines_are_known_by_any_of_their_endings(path: Path, name: str) -> None:
+    other = path.with_name(name)
+    other.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # and with a byte-order mark
+    assert list(documents.read_texts(other, "text")) == [(text, True) for text in TEXTS]
 
 
 def test_a_run_goes_on_where_its_file_and_its_tokenizer_have_moved(tmp_path: Path) -> None:

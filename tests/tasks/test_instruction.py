@@ -150,17 +150,20 @@ def test_other_distances_bring_instructions_nearer_in_training_alone() -> None:
     assert np.mean(both < 400) == pytest.approx(in_between, abs=0.06)
 
 
-def test_the_oracle_equals_a_reader_with_a_window() -> None:
+@pytest.mark.parametrize("memory", [90, 119, 120, 200])
+def test_the_oracle_equals_a_reader_with_a_window(memory: int) -> None:
+    """One that wants to have read of the whole line, who asks included."""
     task = Instruction(distance=100)
+    whole = re.compile(r"the [\w ]+ " + ASKED.pattern)
     seen = []
     for number in range(64):
         words = task.stream("valid", 1, 0).tell(0, number).words
         text = " ".join(task.tongue().words[token] for token in words)
         for told in TOLD.finditer(text):
-            window = " ".join(text[: told.start()].split()[-120:])
-            seen.append(any(m.groups() == told.groups() for m in ASKED.finditer(window)))
-    # The oracle wants the whole sentence in its window, the reader all but who asks.
-    assert task.oracle(120) == pytest.approx(np.mean(seen) + (1 - np.mean(seen)) / 24, abs=0.03)
+            window = " ".join(text[: told.start()].split()[-memory:])
+            seen.append(any(m.groups() == told.groups() for m in whole.finditer(window)))
+    assert 0.1 < np.mean(seen) < 0.9
+    assert task.oracle(memory) == pytest.approx(np.mean(seen) + (1 - np.mean(seen)) / 24)
 
 
 def test_stories_are_told_with_light(small_light: Path) -> None:
