@@ -4,8 +4,10 @@ import inspect
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -16,8 +18,9 @@ from expire_span.agent.commands import concern_agents, run_command, sweep, train
 from expire_span.agent.experiments import AGENT_EXPERIMENTS
 from expire_span.analysis.commands import ANALYSES, release
 from expire_span.analysis.commands import inspect as inspect_run
+from expire_span.checks import require_at_least
 from expire_span.demo import demo
-from expire_span.experiments import EXPERIMENTS
+from expire_span.experiments import EXPERIMENTS, TABLES
 from expire_span.reproduce import reproduce
 from expire_span.serve.command import serve
 from expire_span.tasks import Split, Task
@@ -44,7 +47,7 @@ from expire_span.training.release import check_spelling
 DESCRIPTION = """Transformers that learn what to forget.
 
     expire-span demo                     see it work, in a minute or two on a CPU
-    expire-span list                     what can be trained
+    expire-span list                     what can be trained and reproduced
     expire-span train recall --help      every setting of an experiment
     expire-span train text --task.path FILE --out runs/mine
     expire-span train recall model.memory:fixed-span --model.memory.span 64 --out runs/window
@@ -74,11 +77,15 @@ NO_ROOM = (
 
 
 def list_experiments() -> None:
-    """List the experiments that `train` knows, one a line."""
+    """List the experiments that `train` knows and the tables that `reproduce` knows."""
     known: dict[str, Callable[..., Any]] = {**EXPERIMENTS, **AGENT_EXPERIMENTS}
-    width = max(map(len, known))
+    width = max(map(len, [*known, *TABLES]))
+    print("To train:")
     for name, experiment in known.items():
-        print(f"{name:{width}}  {(inspect.getdoc(experiment) or '').splitlines()[0]}")
+        print(f"  {name:{width}}  {(inspect.getdoc(experiment) or '').splitlines()[0]}")
+    print("To reproduce:")
+    for name, table in TABLES.items():
+        print(f"  {name:{width}}  {table.title} ({table.label})")
 
 
 def evaluate(
@@ -101,19 +108,21 @@ def evaluate(
         batch: rows read side by side; as in training if left out.
         blocks: blocks read of each row, or all of them; as in training if left out.
         limit: cut every memory at this distance, to find out what longer memory is worth.
-        data: where the data lie, if not where they lay in training.
+        data: where the data lie, if not where they lay in training: a file, or its folder.
         device: auto, cpu, cuda ...
         resume: go on with the same evaluation from where it was stopped; without this, that is
             forgotten.
     """
+    require_at_least(0, limit=limit)
     with join_ranks(device) as ranks, Interruption(patient=not ranks.alone) as interruption:
         experiment, model, step = load_run(run, device)
         if data is not None:
             experiment = replace(experiment, task=experiment.task.with_data(data))
         check_spelling(run, experiment.task)
-        evaluation = Evaluation.of(
-            experiment, model, split, batch=batch, blocks=blocks, limit=limit, ranks=ranks
-        )
+        with _asking_for_data():
+            evaluation = Evaluation.of(
+                experiment, model, split, batch=batch, blocks=blocks, limit=limit, ranks=ranks
+            )
         with bookmark_in(run / f"{EVALUATION}-{split}", ranks) as bookmark:
             _go_on_or_forget(bookmark, evaluation, resume or restarted())
             try:
@@ -126,6 +135,15 @@ def evaluate(
                 print_result({**about, **_said_of(experiment.task), **result})
             if bookmark is not None:
                 bookmark.remove()
+
+
+@contextmanager
+def _asking_for_data() -> Iterator[None]:
+    """Data that are not where they were in training may lie elsewhere."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error} Say with --data where it lies.") from None
 
 
 def _said_of(task: Task) -> dict[str, str]:
@@ -264,6 +282,7 @@ def _dispatch(arguments: list[str]) -> None:
             config=parser_settings(options),
         )
     elif arguments[:1] == ["train"]:
+        _refuse_unknown(arguments[1:2])
         experiments = {name: _train_command(name) for name in EXPERIMENTS}
         experiments |= {name: train_command(name) for name in AGENT_EXPERIMENTS}
         _run(experiments, arguments[1:], "expire-span train", inspect.getdoc(train))
@@ -271,6 +290,18 @@ def _dispatch(arguments: list[str]) -> None:
         _run(ANALYSES, arguments[1:], "expire-span analyse", inspect.getdoc(analyse))
     else:
         _run(COMMANDS, arguments, "expire-span", DESCRIPTION)
+
+
+def _refuse_unknown(names: Sequence[str]) -> None:
+    """Refuse what is no experiment, with the one that may have been meant."""
+    known = [*EXPERIMENTS, *AGENT_EXPERIMENTS]
+    for name in names:
+        if not name.startswith("-") and name not in known:
+            close = get_close_matches(name, known, n=1)
+            meant = f"perhaps you meant {close[0]}; " if close else ""
+            raise ValueError(
+                f"There is no experiment {name!r}: {meant}`expire-span list` names them all."
+            )
 
 
 def _sentence(error: Exception) -> str:

@@ -104,7 +104,7 @@ def reproduce(
     if table not in TABLES:
         raise ValueError(f"There is no table {table!r}: choose one of {', '.join(TABLES)}.")
     chosen, root = TABLES[table], out / scale
-    wanted = [line for line in chosen.lines if only is None or only in line.name]
+    wanted = [line for line in chosen.lines if _is_named(line, only)]
     if not wanted:
         names = ", ".join(line.name for line in chosen.lines)
         raise ValueError(f"No model of {table} has {only!r} in its name: they are {names}.")
@@ -131,6 +131,12 @@ def reproduce(
     finally:
         text = _show(table, root, records)
     print(f"{text}\n\nDrawn: {root / f'{table}.png'}")
+
+
+def _is_named(line: Line, part: str | None) -> bool:
+    """Whether this is part of a model's name, by its folder or in its table, in whatever case."""
+    names = f"{line.name}\n{line.label}".lower()
+    return part is None or part.lower() in names
 
 
 def _show(table: str, root: Path, records: Path | None) -> str:

@@ -8,7 +8,7 @@ import torch
 
 from expire_span.agent.experiments import AGENT_EXPERIMENTS
 from expire_span.cli import COMMANDS, main
-from expire_span.experiments import EXPERIMENTS
+from expire_span.experiments import EXPERIMENTS, TABLES
 from expire_span.tasks import TASKS
 from expire_span.training.command import WITH_WORDS, take_scale
 from expire_span.training.evaluation import bookmark_in
@@ -18,11 +18,47 @@ TINY = "--steps 3 --batch 2 --evaluation.blocks 2 --evaluation.batch 2 --save-ev
 TINY += ["--device", "cpu"]
 
 
-def test_list_names_every_experiment(capsys):
+def test_list_names_every_experiment_and_table(capsys):
     main(["list"])
-    printed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in printed] == [*EXPERIMENTS, *AGENT_EXPERIMENTS]
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert [line.split()[0] for line in printed] == [*EXPERIMENTS, *AGENT_EXPERIMENTS, *TABLES]
     assert all(len(line.split(maxsplit=1)[1]) > 20 for line in printed)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "recal"], "no experiment 'recal': perhaps you meant recall; `expire-span list`"),
+        (["train", "Corridor"], "no experiment 'Corridor': perhaps you meant corridor;"),
+        (["train", "xyz", "smoke"], "There is no experiment 'xyz': `expire-span list` names them"),
+        (["evaluate", "nowhere", "--limit", "-3"], "limit must be a whole number of at least 0"),
+    ],
+)
+def test_what_is_wrong_is_said_first(words, said, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_model_is_judged_by_a_file_of_the_same_name_in_a_folder(tmp_path, capsys):
+    data, run = tmp_path / "some.txt", str(tmp_path / "run")
+    data.write_text("a rose is a rose\n" * 600)
+    tiny = "--model.layers 1 --model.width 8 --model.heads 1 --model.feedforward 8 --model.block 16"
+    main(["train", "text", "--task.path", str(data), *TINY, *tiny.split(), "--out", run])
+    capsys.readouterr()
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    data.rename(moved / data.name)
+    with pytest.raises(SystemExit):
+        main(["evaluate", run])
+    assert "some.txt" in (told := capsys.readouterr().err)
+    assert told.strip().endswith("Say with --data where it lies.")
+    results = []
+    for place in (moved, moved / data.name):
+        main(["evaluate", run, "--data", str(place)])
+        results.append(json.loads(capsys.readouterr().out))
+    assert results[0] == results[1]
 
 
 DEEPER = ["train recall", "train corridor", "train portal smoke", "analyse cut"]
@@ -87,11 +123,12 @@ def test_an_experiment_in_another_scale_than_single(tmp_path, capsys):
 
 @pytest.mark.filterwarnings("default")
 def test_a_warning_is_one_plain_line(tmp_path, caplog):
-    at_once = "--penalty.delay 0 --penalty.warmup 0 --optimizer.span-rate 50".split()
-    at_once += ["--model.memory.penalty", "10", "--steps", "50", "--evaluation.blocks", "1"]
-    main(["train", "recall", "--batch", "2", "--device", "cpu", "--out", str(tmp_path), *at_once])
+    short = "--model.memory.initial 0.001 --optimizer.span-rate 0 --steps 50".split()
+    main(["train", "recall", "--batch", "2", "--device", "cpu", "--out", str(tmp_path), *short])
     (told,) = [line for line in caplog.messages if "collapsed" in line]
-    assert told.startswith("Step 50: all spans have collapsed (the longest of a block is 0.")
+    assert told.startswith(
+        "Step 50: all spans have collapsed (the longest since the last look is 0.2"
+    )
 
 
 def test_a_run_that_torchrun_starts_again_goes_on_by_itself(tmp_path, capsys, monkeypatch):

@@ -253,6 +253,16 @@ def test_a_table_that_was_stopped_on_the_test_data_goes_on_there(
     assert not list(tmp_path.rglob("evaluation-test"))
 
 
+@pytest.mark.parametrize("part", ["Transformer-XL 512", "xl-512", "XL 512, 12"])
+def test_models_are_chosen_by_what_the_table_or_the_folder_calls_them(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    monkeypatch.setattr(module, "run_line", lambda line, *_, **__: made.append(line.name))
+    smoke("enwik8", tmp_path, "--only", part)
+    assert made == ["enwik8/transformer-xl-512"]
+
+
 def test_a_run_that_is_trained_is_only_judged(tmp_path: Path, monkeypatch) -> None:
     smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
     path = next(tmp_path.rglob(RESULT_FILE))

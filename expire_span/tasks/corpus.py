@@ -23,6 +23,14 @@ from expire_span.tasks.batch import Batch
 from expire_span.tasks.stream import Split, Stream
 
 SAMPLES, SAMPLE_SIZE = 16, 4096
+COMPRESSED = {
+    b"PK\x03\x04": "zip",
+    b"\x1f\x8b": "gzip",
+    b"\xfd7zXZ\x00": "xz",
+    b"BZh": "bzip2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
+"""What compressed files begin with."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,22 @@ def map_file(path: str | Path, dtype: type[np.integer] = np.uint8) -> NDArray[np
     if file.stat().st_size == 0:
         raise ValueError(f"The file {path} is empty: give one with some text in it.")
     return np.memmap(file, dtype=dtype, mode="r").view(np.ndarray)
+
+
+def map_text(path: str | Path) -> NDArray[np.integer]:
+    """The bytes of a text, mapped; refused if they are compressed, and so next to chance."""
+    data = map_file(path)
+    begin = data[:8].tobytes()
+    for mark, kind in COMPRESSED.items():
+        if begin.startswith(mark):
+            raise ValueError(f"{path} is compressed ({kind}): unpack it, and give what was in it.")
+    return data
+
+
+def file_in(place: str, name: str) -> str:
+    """The file of this name, if the place is a folder, or else the place itself."""
+    folder = Path(place).expanduser()
+    return str(folder / Path(name).name) if folder.is_dir() else place
 
 
 def fingerprint(tokens: NDArray[np.integer]) -> str:

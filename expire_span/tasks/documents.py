@@ -23,7 +23,15 @@ from tqdm import tqdm
 
 from expire_span.checks import require_at_least, require_shares
 from expire_span.tasks.base import BitsPerByte, Perplexity, Task
-from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file, split_edges
+from expire_span.tasks.corpus import (
+    Corpus,
+    CorpusStream,
+    file_in,
+    fingerprint,
+    map_file,
+    map_text,
+    split_edges,
+)
 from expire_span.tasks.files import TOKENIZER_FILE, made_once
 from expire_span.tasks.stream import Split, split_number
 
@@ -103,13 +111,17 @@ class Documents(Task):
         kept = folder / TOKENIZER_FILE
         return replace(self, tokenizer=str(kept)) if self.tokenizer and kept.exists() else self
 
+    def with_data(self, path: str) -> "Documents":
+        """The same task with another file, or with that of the same name in a folder."""
+        return replace(self, path=file_in(path, self.path))
+
     def score(self) -> BitsPerByte | Perplexity:
         """Bits per byte, or the perplexity of a token."""
         return Perplexity() if self.tokenizer else BitsPerByte()
 
     def _prepared(self) -> Path:
         """The folder with the tokens, made at the first call."""
-        map_file(self.path)  # says what is wrong if nothing is there
+        map_text(self.path)  # says what is wrong if nothing is there
         path = Path(self.path).expanduser()
         made_of = [path, Path(self.tokenizer).expanduser()] if self.tokenizer else [path]
 

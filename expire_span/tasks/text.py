@@ -5,7 +5,7 @@ bytes gives N - 1 pairs of an input and the byte that follows it (`corpus.py`). 
 never read whole. Whoever knows nothing pays 8 bits for a byte.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from expire_span.checks import require_shares
 from expire_span.tasks.base import BitsPerByte, Task
-from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_file, split_edges
+from expire_span.tasks.corpus import (
+    Corpus,
+    CorpusStream,
+    file_in,
+    fingerprint,
+    map_text,
+    split_edges,
+)
 from expire_span.tasks.stream import Split, split_number
 
 
@@ -41,7 +48,7 @@ class Text(Task):
 
         The file is opened here, so that a task can be described where the file is not.
         """
-        data = map_file(self.path)
+        data = map_text(self.path)
         source = self._source()
         del source["path"]  # A file may move, but not change.
         corpus = Corpus(self._part(data, split), self.path, fingerprint(data))
@@ -50,6 +57,10 @@ class Text(Task):
     def files(self) -> tuple[Path, ...]:
         """The one file."""
         return (Path(self.path).expanduser(),)
+
+    def with_data(self, path: str) -> "Text":
+        """The same task with another file, or with that of the same name in a folder."""
+        return replace(self, path=file_in(path, self.path))
 
     def score(self) -> BitsPerByte:
         """Bits per byte."""

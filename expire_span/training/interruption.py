@@ -48,7 +48,8 @@ class Interruption:
     def stopped(self, step: int, folder: Path) -> Stopped:
         """What to raise once everything is saved."""
         return Stopped(
-            f"stopped at step {step}; everything is saved, go on with --resume --out {folder}",
+            f"stopped at step {step}; everything is saved in {folder}, and the same command goes "
+            "on with --resume",
             self.number,
         )
 

@@ -65,7 +65,12 @@ class SpanWatch:
         return self._longest is not None and step % LOOK_EVERY == 0
 
     def look(self, step: int, stats: MemoryStats) -> None:
-        """Compare the spans of all layers in one update with what is possible."""
+        """Compare the spans of all layers with what is possible.
+
+        Args:
+            step: updates made.
+            stats: of the last one, with the longest spans of all since the last look.
+        """
         if self._longest is None:
             return
         longest, shortest = stats.max_span.max().item(), stats.mean_span.min().item()
@@ -74,10 +79,10 @@ class SpanWatch:
         if without == layers:
             self._enter(
                 "collapsed",
-                f"Step {step}: all spans have collapsed (the longest of a block is {longest:.1f} "
-                f"of {self._longest} steps) and expired memories get no gradient to come back: "
-                "start with a larger `initial`, lower the penalty, or let it wait (penalty.delay, "
-                "penalty.after_metric).",
+                f"Step {step}: all spans have collapsed (the longest since the last look is "
+                f"{longest:.1f} of {self._longest} steps) and expired memories get no gradient to "
+                "come back: start with a larger `initial`, lower the penalty, or let it wait "
+                "(penalty.delay, penalty.after_metric).",
             )
         elif 2 * without > layers and step <= EARLY:
             self._enter(

@@ -6,6 +6,7 @@ that was stopped and resumed makes the same updates as one that never stopped, b
 Shapes: B rows of this rank, T steps of a block.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,7 +101,7 @@ class Trainer:
         self.score = experiment.task.score()
         self.means = Means()
         self.guard = Guard(self.model, ranks)
-        self._stats: MemoryStats | None = None  # of the last update
+        self._stats: MemoryStats | None = None  # of the last update, but for the longest spans
         self._spans: list[tuple[Tensor, ...]] = []  # of each part of it, for each layer
         if experiment.compile and self.device.type == "cuda":
             self.rehearse()
@@ -188,10 +189,15 @@ class Trainer:
         return scalars | scored | layered | weight | self._histogram()
 
     def stats(self) -> MemoryStats:
-        """How much was remembered in the last update, on all ranks."""
+        """How much was remembered in the last update, on all ranks.
+
+        The longest spans are those since this was last asked: what is worth keeping may be rarer
+        than blocks are.
+        """
         if self._stats is None:
             raise ValueError("There has been no update yet: there is nothing to tell of.")
         mine = MemoryStats(**{name: found.cpu() for name, found in vars(self._stats).items()})
+        self._stats = replace(self._stats, max_span=torch.zeros_like(self._stats.max_span))
         return combine(self.ranks.gather(mine))
 
     def checkpoint(self) -> Checkpoint:
@@ -303,10 +309,12 @@ class Trainer:
         """Keep what the next report will tell of."""
         guesses = [each.predictions for each in passes if each.predictions is not None]
         self.score.update(batch, nll, torch.cat(guesses) if guesses else None)
-        self._stats = combine([each.stats for each in passes])
+        stats = combine([each.stats for each in passes])
         self._spans = [each.spans for each in passes]
         penalty = torch.stack([each.penalty for each in passes]).mean()
-        self.means.add(penalty=penalty, **vars(self._stats))
+        self.means.add(penalty=penalty, **vars(stats))
+        longest = stats.max_span if self._stats is None else self._stats.max_span
+        self._stats = replace(stats, max_span=torch.maximum(longest, stats.max_span))
 
     def _histogram(self) -> Metrics:
         """Spans of the last update, in bins, for each layer."""

@@ -1,5 +1,8 @@
 """Text against plain slices of the bytes."""
 
+import bz2
+import gzip
+import lzma
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -8,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expire_span.tasks import SPLITS, Split, Text, corpus
+from expire_span.tasks import SPLITS, Documents, Split, Text, corpus
 
 QUICK = settings(deadline=None, derandomize=True, max_examples=60)
 
@@ -170,3 +173,15 @@ def test_files_that_cannot_serve_are_refused(tmp_path: Path) -> None:
 def test_senseless_shares_are_refused(shares: tuple[float, float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Text("any", *shares)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pack"),
+    [("gzip", gzip.compress), ("xz", lzma.compress), ("bzip2", bz2.compress)],
+)
+@pytest.mark.parametrize("task", [Text, Documents])
+def test_what_is_compressed_is_not_read_as_text(tmp_path: Path, task, kind: str, pack) -> None:
+    path = tmp_path / "some.txt"
+    path.write_bytes(pack(numbered(9000)))
+    with pytest.raises(ValueError, match=rf"some\.txt is compressed \({kind}\): unpack it"):
+        task(str(path)).stream("train", batch=1, seed=0)

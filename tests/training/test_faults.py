@@ -363,8 +363,8 @@ def test_a_signal_to_the_command_saves_and_says_how_to_go_on(number, status, tmp
     assert process.returncode == status
     step = last_of(run).shared.values["step"]
     assert said.splitlines()[-1] == (
-        f"expire-span: stopped at step {step}; everything is saved, go on with --resume "
-        f"--out {run}."
+        f"expire-span: stopped at step {step}; everything is saved in {run}, and the same command "
+        "goes on with --resume."
     )
 
 

@@ -129,12 +129,32 @@ def test_a_collapse_is_warned_of_within_100_steps_however_rarely_is_logged(
 
     monkeypatch.setattr(Trainer, "update", collapsing)
     memory = ExpireSpan(200, 4, penalty=0.0, initial=0.1)
-    experiment = small_experiment(memory=memory, steps=60, log_every=60, save_every=60, batch=2)
+    experiment = small_experiment(memory=memory, steps=100, log_every=100, save_every=100, batch=2)
     with pytest.warns(UserWarning, match=f"all spans (have|are) {word}") as told:
         train(replace(experiment, accumulate=2), tmp_path, progress=False)
     steps = [int(str(one.message).split()[1].rstrip(":")) for one in told]
     assert happens < steps[0] <= happens + 100
     assert LOOK_EVERY <= 100
+
+
+def test_spans_that_are_long_in_few_blocks_have_not_collapsed():
+    """Here in one of four, and never in the last one before a look."""
+    memory = ExpireSpan(200, 4, penalty=0.0, initial=0.1)
+    trainer, watch = Trainer(small_experiment(memory=memory)), SpanWatch(longest=200)
+
+    def look(step: int, biases: list[float]) -> None:
+        for bias in biases:
+            for layer in trainer.model.stack():
+                torch.nn.init.constant_(layer.keeper.predictor.bias, bias)
+            trainer.update()
+        watch.look(step, trainer.stats())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        look(50, [-30.0, -30.0, 0.0, -30.0])
+        look(100, [0.0, -30.0])
+    with pytest.warns(UserWarning, match="Step 150: all spans have collapsed"):
+        look(150, [-30.0, -30.0])
 
 
 def test_nothing_is_watched_where_nothing_is_learned(tmp_path):
