@@ -32,6 +32,7 @@ from expire_span.training.command import (
     parser_settings,
     print_result,
     same_kind,
+    say_if_slow,
     take_scale,
 )
 from expire_span.training.distributed import join_ranks, restarted
@@ -184,6 +185,7 @@ def _train_command(
     ) -> None:
         # torchrun starts ranks again with the very command that it was given.
         again = resume or (restarted() and (out / EXPERIMENT_FILE).exists())
+        say_if_slow(experiment.device, experiment.model, experiment.batch * experiment.steps)
         with join_ranks(experiment.device) as ranks:
             result = train_experiment(experiment, out, resume=again, ranks=ranks)
             if ranks.first:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields, replace
+from inspect import signature
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ import torch
 from expire_span.agent.experiments import AGENT_EXPERIMENTS
 from expire_span.cli import COMMANDS, main
 from expire_span.experiments import EXPERIMENTS, TABLES
+from expire_span.experiments.scale import SCALES
 from expire_span.tasks import TASKS
-from expire_span.training.command import WITH_WORDS, take_scale
+from expire_span.training.command import WITH_WORDS, say_if_slow, take_scale
 from expire_span.training.evaluation import bookmark_in
 from expire_span.training.records import load_experiment
 
@@ -303,3 +305,20 @@ def test_text_of_any_file_can_be_learned(tmp_path, capsys):
     sizes = "--model.layers 1 --model.width 8 --model.heads 2 --model.block 16".split()
     main(["train", "text", "--task.path", str(path), "--out", str(tmp_path / "r"), *TINY, *sizes])
     assert 0 < json.loads(capsys.readouterr().out)["bpb"] < 20
+
+
+def test_whoever_trains_for_hours_on_a_cpu_is_told_before(caplog):
+    """Of all experiments, those that are meant for a GPU, and no others."""
+    for name, experiment in EXPERIMENTS.items():
+        for scale in SCALES if "scale" in signature(experiment).parameters else (None,):
+            one = experiment() if scale is None else experiment(scale=scale)
+            caplog.clear()
+            say_if_slow("cpu", one.model, one.batch * one.steps)
+            for_a_cpu = scale == "smoke" or name in ("recall", "copy")
+            assert ("may take hours" in caplog.text) != for_a_cpu, (name, scale)
+    for agent in AGENT_EXPERIMENTS.values():
+        for scale in SCALES:
+            one = agent(scale)
+            caplog.clear()
+            say_if_slow("cpu", one.model, one.batch * one.steps)
+            assert ("may take hours" in caplog.text) == (scale != "smoke")

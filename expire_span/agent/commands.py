@@ -21,6 +21,7 @@ from expire_span.training.command import (
     parser_settings,
     print_result,
     same_kind,
+    say_if_slow,
     take_scale,
 )
 from expire_span.training.distributed import world_size
@@ -75,6 +76,7 @@ def train_command(
         resume: bool = False,
     ) -> None:
         _refuse_ranks()
+        say_if_slow(experiment.device, experiment.model, experiment.batch * experiment.steps)
         result = train_agent(experiment, out, resume=resume)
         print_result({"run": str(out), **result})
 

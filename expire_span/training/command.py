@@ -1,6 +1,7 @@
 """What the commands that train have in common, whatever they train."""
 
 import json
+import logging
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any, TypeVar, cast, get_args
 import tyro
 
 from expire_span.checks import require_one_of
+from expire_span.model.config import TransformerConfig
+from expire_span.training.distributed import choose_device
 from expire_span.training.experiment import Scale
 
 Run = TypeVar("Run")
@@ -26,6 +29,27 @@ TRAIN_ARGUMENTS = """Args:
     out: folder for metrics and checkpoints.
     resume: go on from the newest checkpoint in that folder.
 """
+
+
+SLOW = 5e13
+"""Operations that take a few CPU cores most of an hour."""
+
+
+def say_if_slow(device: str, model: TransformerConfig, rows_of_blocks: int) -> None:
+    """Say so before a CPU begins with what is work for a GPU.
+
+    Args:
+        device: where the model is to learn.
+        model: whose matrices take most of the time.
+        rows_of_blocks: how many it will read in training: rows by updates.
+    """
+    weights = model.layers * (4 * model.width**2 + 2 * model.width * model.feedforward)
+    operations = 6 * weights * model.block * rows_of_blocks
+    if choose_device(device).type == "cpu" and operations > SLOW:
+        logging.getLogger("expire_span").warning(
+            "No GPU is used: this may take hours or days on a CPU. Fewer --steps, a smaller "
+            "--batch or another experiment (`expire-span list`) take less."
+        )
 
 
 def take_scale(words: Sequence[str]) -> tuple[Scale | None, list[str]]:
