@@ -346,7 +346,7 @@ def cells_of_reproduce_md() -> Iterator[tuple[Table, Line, list[str]]]:
     for name, table in TABLES.items():
         command = f"expire-span reproduce {name} --scale"
         assert command in page
-        section = page.split(command)[1].split("\n## ")[0]
+        section = re.split(r"\n##+ ", page.split(command)[1])[0]
         for line in table.lines:
             (row,) = [text for text in section.splitlines() if text.startswith(f"| {line.label} |")]
             yield table, line, [cell.strip() for cell in row.strip("|").split("|")]
