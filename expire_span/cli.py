@@ -300,10 +300,8 @@ def _refuse_unknown(names: Sequence[str]) -> None:
     for name in names:
         if not name.startswith("-") and name not in known:
             close = get_close_matches(name, known, n=1)
-            meant = f"perhaps you meant {close[0]}; " if close else ""
-            raise ValueError(
-                f"There is no experiment {name!r}: {meant}`expire-span list` names them all."
-            )
+            meant = f"Perhaps you meant {close[0]}: choose" if close else "Choose"
+            raise ValueError(f"There is no experiment {name!r}. {meant} one of {', '.join(known)}.")
 
 
 def _sentence(error: Exception) -> str:

@@ -139,11 +139,19 @@ def _outcome(line: Line, table: Table, root: Path) -> Outcome:
         performance=_values(runs, table.metric, table.split),
         memory=_values(runs, "live", table.split),
         paper=paper if isinstance(paper, (int, float)) else None,
+        instead=_instead(line, found),
         oracle=next((run["oracle"] for run in runs if "oracle" in run), None),
         reach=next((run["reach"] for run in runs if "reach" in run), None),
         curve=read_result(curve) if curve.exists() else (),
         course=_course(read_lines(folder / METRICS_FILE), table.metric),
     )
+
+
+def _instead(line: Line, runs: Sequence[Result]) -> str:
+    """What is said of a model where it has no number, by the paper or by us."""
+    paper = [f"paper: {told}" for told in line.paper.values() if isinstance(told, str)]
+    ours = [f"ours: {run['failed']}" for run in runs if "failed" in run]
+    return ", ".join(dict.fromkeys([*paper, *ours]))
 
 
 def _course(lines: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[float, float]]:

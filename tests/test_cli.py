@@ -30,9 +30,9 @@ def test_list_names_every_experiment_and_table(capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["train", "recal"], "no experiment 'recal': perhaps you meant recall; `expire-span list`"),
-        (["train", "Corridor"], "no experiment 'Corridor': perhaps you meant corridor;"),
-        (["train", "xyz", "smoke"], "There is no experiment 'xyz': `expire-span list` names them"),
+        (["train", "recal"], "no experiment 'recal'. Perhaps you meant recall: choose one of rec"),
+        (["train", "Corridor"], "no experiment 'Corridor'. Perhaps you meant corridor: choose"),
+        (["train", "xyz", "smoke"], "There is no experiment 'xyz'. Choose one of recall, copy,"),
         (["evaluate", "nowhere", "--limit", "-3"], "limit must be a whole number of at least 0"),
     ],
 )

@@ -11,16 +11,19 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
 
 from expire_span import comparison
 from expire_span import reproduce as module
-from expire_span.analysis.figures import Outcome, draw_memory, save_figure
+from expire_span.analysis.figures import Outcome, draw_beside, draw_memory, save_figure
 from expire_span.cli import main
 from expire_span.comparison import SMALL, compare, found_results, render
 from expire_span.experiments import TABLES
 from expire_span.experiments.scale import SAMPLES
 from expire_span.experiments.table import Line
 from expire_span.locks import claim
+from expire_span.looks import LOOKS
 from expire_span.tasks import Collision, Text, pg19
 from expire_span.training.evaluation import Evaluation
 from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE
@@ -574,6 +577,30 @@ def test_a_part_of_the_data_is_named_in_table_and_picture(
     assert titles[-1].endswith(f"smoke scale)\n{said}")
 
 
+def test_what_has_no_number_is_said_in_the_picture(tmp_path: Path, monkeypatch) -> None:
+    drawn: list[Outcome] = []
+
+    def note(path: Path, picture: str, outcomes: list[Outcome], *_: str) -> None:
+        drawn[:] = outcomes
+        path.touch()
+
+    monkeypatch.setattr(comparison, "save_figure", note)
+    table, root = TABLES["colliding"], tmp_path / "single"
+    folder = root / "colliding" / "adaptive-span-32k" / "seed-0"
+    told = []
+    for failure in (None, "out of memory", "diverged"):
+        if failure:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / RESULT_FILE).write_text(json.dumps({"failed": failure}))
+        compare("colliding", table, root)
+        told.append({one.label: one.instead for one in drawn if one.instead})
+    assert told == [
+        {"Adaptive-Span 32k": "paper: out of memory"},
+        {"Adaptive-Span 32k": "paper: out of memory, ours: out of memory"},
+        {"Adaptive-Span 32k": "paper: out of memory, ours: diverged"},
+    ]
+
+
 def test_a_perfect_reader_is_drawn_over_memory_sizes() -> None:
     """By how far it looks back, not by what a model with that reach remembers."""
     outcomes = [
@@ -588,6 +615,59 @@ def test_a_perfect_reader_is_drawn_over_memory_sizes() -> None:
     axes.clear()
     draw_memory(axes, outcomes[2:], "accuracy")
     assert [line.get_label() for line in axes.lines] == ["Transformer-XL"]
+    plt.close(figure)
+
+
+def test_every_row_lies_within_the_frame_and_what_is_not_there_is_not_in_the_legend() -> None:
+    figure, (some, nothing) = plt.subplots(1, 2)
+    outcomes = [
+        Outcome("Transformer-XL 8", [], []),
+        Outcome("Expire-Span 8", [1.0, 2.0], [8.0, 8.0]),
+        Outcome("Adaptive-Span 8", [], [], instead="paper: out of memory"),
+    ]
+    draw_beside(some, outcomes, "error %")
+    bottom, top = some.get_ylim()
+    assert all(top < row < bottom for row in range(3))
+    (said,) = some.texts
+    assert (said.get_text(), said.get_position()[1]) == ("paper: out of memory", 2)
+    assert [text.get_text() for text in some.get_legend().get_texts()] == ["ours"]
+    draw_beside(nothing, outcomes[:1], "error %")
+    assert nothing.get_legend() is None
+    plt.close(figure)
+
+
+def test_ours_and_the_papers_have_colours_that_no_kind_of_memory_has() -> None:
+    figure, axes = plt.subplots()
+    draw_beside(axes, [Outcome("Expire-Span 8", [1.0], [8.0], paper=2.0, oracle=3.0)], "error %")
+    drawn = {line.get_label(): line for line in axes.lines}
+    assert drawn.keys() == {"ours", "paper", "a perfect reader"}
+    assert {to_hex(line.get_color()) for line in axes.lines}.isdisjoint(
+        look.colour for look in LOOKS.values()
+    )
+    shades = [sum(to_rgb(drawn[name].get_color())) / 3 for name in ("ours", "paper")]
+    assert abs(shades[0] - shades[1]) > 0.4  # also in grey
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("picture", ["beside", "memory"])
+def test_a_title_fits_into_its_picture(
+    name: str, picture: str, tmp_path: Path, monkeypatch
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(plt, "close", figures.append)
+    table = TABLES[name]
+    title = f"{table.title} ({table.label}, single scale)\nours: {'a part of the data, ' * 6}"
+    outcomes = [Outcome(line.label, [1.0], [8.0]) for line in table.lines]
+    save_figure(tmp_path / "picture.png", picture, outcomes, title, "error %")
+    monkeypatch.undo()
+    (figure,) = figures
+    written = figure.get_suptitle()
+    assert written.split() == title.split()
+    (box,) = [text.get_window_extent() for text in figure.texts]
+    whole, axes = figure.bbox, figure.axes[0].get_window_extent()
+    assert whole.x0 < box.x0 < box.x1 < whole.x1
+    assert axes.y1 < box.y0 < box.y1 < whole.y1
     plt.close(figure)
 
 

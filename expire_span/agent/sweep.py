@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
@@ -26,8 +27,8 @@ from expire_span.agent.run import (
     train_side_by_side,
 )
 from expire_span.checks import require_at_least, require_one_of
-from expire_span.looks import LOOKS
-from expire_span.model.memory import AnyMemory, ExpireSpan, FixedSpan
+from expire_span.looks import LOOKS, name_points
+from expire_span.model.memory import AdaptiveSpan, AnyMemory, ExpireSpan, FixedSpan
 from expire_span.training.disk import written_whole
 from expire_span.training.folder import (
     EXPERIMENT_FILE,
@@ -164,48 +165,99 @@ def read_sweep(folder: Path) -> tuple[World, list[Point]]:
 def draw_sweep(folder: Path, path: Path) -> None:
     """Performance of every run against its live memories, beside that of scripted policies."""
     world, points = read_sweep(folder)
-    figure, axes = plt.subplots(figsize=(6, 4.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7, 6), layout="constrained")
     try:
         _draw_scripted(axes, world)
         _draw_runs(axes, points)
+        axes.set_title(f"{_called(world)}: {world.metric} against memory", fontsize=11)
         axes.set_xlabel("live memories per layer")
         axes.set_ylabel(world.metric)
         axes.set_xlim(left=0)
+        axes.margins(y=0.1)  # so that names have room
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+        axes.legend(
+            frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.1)
+        )
+        _name_windows(axes, points)
         with written_whole(path) as unfinished:
             figure.savefig(unfinished, dpi=120, format=path.suffix.removeprefix(".") or "png")
     finally:
         plt.close(figure)
 
 
+def _called(world: World) -> str:
+    """A world by its name and its size."""
+    match world:
+        case Corridor(shortest=shortest, longest=longest):
+            return f"Corridor of {shortest} to {longest} cells"
+        case Portal(rooms=rooms):
+            return f"Portal of {rooms} rooms"
+        case _:
+            return type(world).__name__
+
+
 def _draw_runs(axes: Axes, points: Sequence[Point]) -> None:
-    """A point for each run, and where the ramp alone would be."""
+    """A point for each run, fuller the more a memory costs, and where the ramp alone would be."""
     for kind, (name, marker, colour) in LOOKS.items():
         mine = [point for point in points if type(point.memory).__name__ == kind]
-        live, reached = [one.live for one in mine], [one.performance for one in mine]
-        label = f"{name}, by its window" if kind == "FixedSpan" else name
-        if mine:
-            axes.scatter(live, reached, marker=marker, color=colour, label=label, zorder=3)
-    _name_points(axes, points)
-    ramps = {point.memory.ramp for point in points if isinstance(point.memory, ExpireSpan)}
-    for ramp in sorted(ramps):
-        label = f"all spans 0: the ramp of {ramp}, once full"
-        axes.axvline(ramp, c="grey", linewidth=1, linestyle="-.", label=label)
+        prices = sorted({_price(point.memory) for point in mine})
+        for rank, price in enumerate(prices, start=1):
+            same = [point for point in mine if _price(point.memory) == price]
+            axes.scatter(
+                [point.live for point in same],
+                [point.performance for point in same],
+                marker=marker,
+                color=_share(colour, rank / len(prices)),
+                edgecolor=colour,
+                label=name + _told_of(kind, price),
+                zorder=3,
+            )
+    _draw_ramps(axes, [one.memory.ramp for one in points if isinstance(one.memory, ExpireSpan)])
 
 
-def _name_points(axes: Axes, points: Sequence[Point]) -> None:
-    """Beside each point the size of its window, or what a memory costs."""
-    for point in points:
-        match point.memory:
-            case FixedSpan(span=size):
-                text, beside = str(size), (5, -10)
-            case ExpireSpan(penalty=price):
-                text, beside = f"{price:.0e}" if price else "0", (5, 4)
-            case _:
-                continue
-        place = (point.live, point.performance)
-        axes.annotate(text, place, beside, textcoords="offset points", fontsize=7)
+def _price(memory: AnyMemory) -> float:
+    """What a memory costs; nothing where it is not learned how long it is kept."""
+    return memory.penalty if isinstance(memory, ExpireSpan | AdaptiveSpan) else 0.0
+
+
+def _share(colour: str, share: float) -> tuple[float, float, float]:
+    """A colour that is thinned with white."""
+    red, green, blue = (1 - share * (1 - part) for part in to_rgb(colour))
+    return red, green, blue
+
+
+def _told_of(kind: str, price: float) -> str:
+    """What else the legend says of a kind."""
+    match kind:
+        case "FixedSpan":
+            return ", its window beside it"
+        case "ExpireSpan" | "AdaptiveSpan":
+            return f", a memory costs {price:.1e}" if price else ", a memory costs 0"
+        case _:
+            return ""
+
+
+def _draw_ramps(axes: Axes, ramps: Sequence[int]) -> None:
+    """Live memories of a ramp alone: a line, or a band for several ramps."""
+    if not ramps:
+        return
+    first, last = min(ramps), max(ramps)
+    if first == last:
+        label = f"all spans 0: the ramp of {first}, once full"
+        axes.axvline(first, c="grey", linewidth=1, linestyle="-.", label=label)
+    else:
+        label = f"all spans 0: the ramps of {first} to {last}, once full"
+        axes.axvspan(first, last, color="grey", alpha=0.15, linewidth=0, label=label)
+
+
+def _name_windows(axes: Axes, points: Sequence[Point]) -> None:
+    """Beside each point of a window its size."""
+    names = [
+        (str(point.memory.span), point.live, point.performance)
+        for point in points
+        if isinstance(point.memory, FixedSpan)
+    ]
+    name_points(axes, names, [(point.live, point.performance) for point in points])
 
 
 def _draw_scripted(axes: Axes, world: World) -> None:

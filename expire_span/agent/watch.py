@@ -1,12 +1,15 @@
 """An episode as an animated picture: the world, and below it what the agent keeps of it.
 
-Each memory is a bar from the step at which it came to the step at which it starts to fade, thinner
-until it is gone. Bars of memories that are gone turn pale. So one sees the colour of an object
-being kept while the walk is forgotten.
+Each memory is a bar from the step at which it came to the step at which it starts to fade, paler
+until it is gone. Bars of memories that are gone turn grey. So one sees the colour of an object
+being kept while the walk is forgotten. A layer's memories are what it was given: those of the first
+are what was seen, those of the others what the layer below has made of it, with what that one
+remembered. So what one layer forgets the next may have taken over.
 
 Shapes: T steps of the episode.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,14 @@ matplotlib.use("Agg")  # pictures go to files; no screen is needed
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgba
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MultipleLocator
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
@@ -33,7 +39,7 @@ from expire_span.model.transformer import Transformer
 from expire_span.training.disk import written_whole
 from expire_span.worlds import Game, World
 from expire_span.worlds.grid import DOOR, OBJECT
-from expire_span.worlds.render import as_pixels
+from expire_span.worlds.render import CELL, as_pixels
 
 # What is in view when a memory is made, and its colour; apart from one another in grey too.
 GROUPS = {
@@ -44,17 +50,31 @@ GROUPS = {
 }
 GONE = to_rgba("#e4e4e4")
 UNBORN = (1.0, 1.0, 1.0, 0.0)
-MOST_FRAMES = 200
+MOST_PICTURES = 400
+PAGE = 250  # typographic points for all bars together, a little more than there are
+SHADE = 17  # how far shades are apart, of 255
+FADING = 0.45  # what is left of a colour
+STRETCH = 50  # steps that are shown one after the other if not all are
+MOST_CELLS = 30  # of a wider world, what is near the agent
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The world at one moment, of a wide one what is near the agent."""
+
+    pixels: NDArray[np.uint8]
+    first: int
+    """The first column of cells that is shown."""
+    caption: str
+    """What there is to say about it."""
 
 
 @dataclass(frozen=True)
 class Film:
     """One episode from beginning to end."""
 
-    pictures: list[NDArray[np.uint8]]
-    """The world before each step, and after the last one."""
-    captions: list[str]
-    """What there is to say about it."""
+    scenes: list[Scene]
+    """Before each step, and after the last one."""
     groups: list[str]
     """What is in view at each step, one of `GROUPS`."""
     spans: NDArray[np.float64]
@@ -75,10 +95,8 @@ def record_episode(model: Transformer, world: World, *, seed: int = 0, rows: int
     row = played.best()
     episode = played.first_of(row)
     game = world.play(model.positions.device)
-    pictures, captions = _replay(game, rows, seed, played.actions[:, : episode.steps], row)
     return Film(
-        pictures=pictures,
-        captions=captions,
+        scenes=_replay(game, rows, seed, played.actions[:, : episode.steps], row),
         groups=[_group(view, world) for view in episode.observations[0]],
         spans=_read_spans(model, episode),
         ramp=model.stack()[0].keeper.ramp,
@@ -86,66 +104,112 @@ def record_episode(model: Transformer, world: World, *, seed: int = 0, rows: int
 
 
 def animate(film: Film, path: Path, *, fps: int = 10, progress: bool = False) -> None:
-    """Write an episode as an animated GIF, of some 200 pictures at most."""
+    """Write an episode as an animated GIF, of some 400 pictures at most."""
     require_at_least(1, fps=fps)
     if path.suffix != ".gif":
         raise ValueError(f"An episode is a GIF: give a path that ends in .gif, not {path}.")
     layers = len(film.spans)
-    figure = plt.figure(figsize=(5 * layers, 6), layout="constrained")
+    figure = plt.figure(figsize=(5 * layers, 6), dpi=80, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
     top, *below = figure.subplot_mosaic(
         [["world"] * layers, [str(layer) for layer in range(layers)]], height_ratios=(1, 2)
     ).values()
-    image = top.imshow(film.pictures[0])
-    top.set_axis_off()
+    image = top.imshow(film.scenes[0].pixels)
+    _frame_world(top, film)
     bars = [_draw_bars(axes, film, layer) for layer, axes in enumerate(below)]
 
-    def draw(time: int) -> None:
-        image.set_data(film.pictures[time])
-        top.set_title(film.captions[time])
-        for layer, (lines, thin, now) in enumerate(bars):
-            colours = _colours(film, layer, time)
-            lines.set_colors(colours)
-            thin.set_colors(colours)
+    def draw(time: int) -> Image.Image:
+        _show(image, film.scenes[time])
+        top.set_title(film.scenes[time].caption)
+        for layer, (whole, fading, now) in enumerate(bars):
+            colours = _colours(film, layer, time)[::-1]
+            whole.set_colors(colours)
+            fading.set_colors([(*rgb, FADING * alpha) for *rgb, alpha in colours])
             now.set_xdata([time, time])
+        return _picture(canvas)
 
-    draw(0)
-    figure.canvas.draw()
-    figure.set_layout_engine("none")  # it is found once, not for every picture
-    writer = PillowWriter(fps=fps)
     try:
-        with written_whole(path) as unfinished, writer.saving(figure, str(unfinished), dpi=80):
-            for time in tqdm(
-                _shown(film.steps), desc=path.name, unit="picture", disable=not progress
-            ):
-                draw(time)
-                writer.grab_frame()
+        draw(0)
+        figure.set_layout_engine("none")  # it is found once, not for every picture
+        palette = _palette([draw(time) for time in (0, film.steps // 2, film.steps)])
+        times = tqdm(_shown(film.steps), desc=path.name, unit="picture", disable=not progress)
+        first, *others = [
+            draw(time).quantize(palette=palette, dither=Image.Dither.NONE) for time in times
+        ]
     finally:
         plt.close(figure)
+    with written_whole(path) as file:
+        pause = 1000 // fps  # milliseconds
+        first.save(file, "GIF", save_all=True, append_images=others, duration=pause, loop=0)
+
+
+def _picture(canvas: FigureCanvasAgg) -> Image.Image:
+    """What is drawn, in shades so far apart that an animation has a quarter of the bytes."""
+    canvas.draw()
+    colours = np.asarray(canvas.buffer_rgba())[..., :3]
+    return Image.fromarray((SHADE * np.round(colours / SHADE)).astype(np.uint8))
+
+
+def _palette(pictures: Sequence[Image.Image]) -> Image.Image:
+    """A picture with the colours of these, or with the 256 that there is most of."""
+    together = np.concatenate([np.asarray(picture).reshape(-1, 3) for picture in pictures])
+    colours, counts = np.unique(together, axis=0, return_counts=True)
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(colours[np.argsort(-counts)[:256]].flatten().tolist())
+    return palette
 
 
 def _shown(steps: int) -> list[int]:
-    """Times that are shown: every so many, and the end."""
-    return [*range(0, steps, -(-steps // MOST_FRAMES)), steps]
+    """Times that are shown: all, or stretches evenly spaced, from the first to the last."""
+    times = steps + 1
+    if times <= MOST_PICTURES:
+        return list(range(times))
+    begins = np.linspace(0, times - STRETCH, MOST_PICTURES // STRETCH).round().astype(int)
+    return [time for begin in begins.tolist() for time in range(begin, begin + STRETCH)]
+
+
+def _frame_world(axes: Axes, film: Film) -> None:
+    """Of a world that is not seen whole the cells are numbered."""
+    axes.yaxis.set_visible(False)
+    axes.xaxis.set_visible(len({scene.first for scene in film.scenes}) > 1)
+    axes.xaxis.set_major_locator(MultipleLocator(5))
+    axes.set_xlabel("cell")
+    axes.spines[:].set_visible(False)
+
+
+def _show(image: AxesImage, scene: Scene) -> None:
+    """A scene, over the numbers of its cells."""
+    height, width, _ = scene.pixels.shape
+    left = scene.first - 0.5
+    image.set_data(scene.pixels)
+    image.set_extent((left, left + width / CELL, height / CELL - 0.5, -0.5))
 
 
 def _draw_bars(axes: Axes, film: Film, layer: int) -> tuple[Any, Any, Any]:
-    """Every memory of a layer as a bar; colours come later."""
+    """Every memory of a layer as a bar, the first of them last, on top; colours come later."""
     times, spans = np.arange(film.steps), film.spans[layer]
-    fading, gone = times + spans, times + spans + film.ramp
-    whole = [[(t, t), (end, t)] for t, end in zip(times, fading, strict=True)]
-    rest = [[(a, t), (b, t)] for t, a, b in zip(times, fading, gone, strict=True)]
-    lines = axes.add_collection(LineCollection(whole, linewidths=2.0))
-    thin = axes.add_collection(LineCollection(rest, linewidths=0.6))
+    kept, gone = times + spans, times + spans + film.ramp
+    step = PAGE / film.steps
+    look: dict[str, Any] = {
+        "linewidths": [max(step, 3 if OBJECT in group else 0) for group in film.groups[::-1]],
+        "antialiased": False,  # or bars that touch have seams
+        "capstyle": "butt",
+    }
+    until_kept = [[(t, t), (end, t)] for t, end in zip(times, kept, strict=True)]
+    until_gone = [[(a, t), (b, t)] for t, a, b in zip(times, kept, gone, strict=True)]
+    whole = axes.add_collection(LineCollection(until_kept[::-1], **look))
+    fading = axes.add_collection(LineCollection(until_gone[::-1], zorder=1, **look))
     now = axes.axvline(0, color="black", linewidth=0.8)
     axes.set_xlim(0, min(float(gone.max()), 1.6 * film.steps) + 1)
-    axes.set_ylim(film.steps, -1)
+    axes.set_ylim(film.steps, -0.02 * film.steps - 1)
     axes.set_xlabel("time (steps)")
     axes.set_ylabel("memory, in order of arrival")
-    axes.set_title(f"layer {layer + 1}: each memory until it expires")
+    remembered = f"what layer {layer} has made of it" if layer else "what was seen"
+    axes.set_title(f"layer {layer + 1}: {remembered},\neach memory until it expires", fontsize=11)
     for name in dict.fromkeys(film.groups):
         axes.plot([], [], color=GROUPS[name], linewidth=2, label=f"{name} in view")
     axes.legend(loc="lower left", frameon=False)
-    return lines, thin, now
+    return whole, fading, now
 
 
 def _colours(film: Film, layer: int, time: int) -> list[tuple[float, ...]]:
@@ -180,22 +244,27 @@ def _until_fading(deadlines: Deadlines, spans: Tensor, like: Tensor) -> Tensor:
     return (deadline[..., -length:] - times).amax(dim=1).expand(like.shape)
 
 
-def _replay(
-    game: Game, rows: int, seed: int, actions: Tensor, row: int
-) -> tuple[list[NDArray[np.uint8]], list[str]]:
-    """Pictures and captions of one row: before each of the actions, and after the last."""
+def _replay(game: Game, rows: int, seed: int, actions: Tensor, row: int) -> list[Scene]:
+    """One row before each of the actions, and after the last."""
     state = game.start(rows, seed)
-    pictures, captions = [], []
+    scenes = []
     for now in actions.T:
-        pictures.append(_cropped(as_pixels(game, state, row)))
-        captions.append(game.caption(state, row))
+        scenes.append(_scene(game, state, row))
         outcome = game.step(state, now)
         state = outcome.state
     reward = float(outcome.reward[row])
     told = f"rewarded {reward:g}" if reward > 0 else "not rewarded"
-    pictures.append(_cropped(as_pixels(game, outcome.last, row)))
-    captions.append(f"{game.caption(outcome.last, row)}, {told}")
-    return pictures, captions
+    return [*scenes, _scene(game, outcome.last, row, f", {told}")]
+
+
+def _scene(game: Game, state: Any, row: int, told: str = "") -> Scene:
+    """What is near the agent, and what there is to say."""
+    picture = _cropped(as_pixels(game, state, row))
+    column, _ = game.place(state, row)
+    hidden = max(picture.shape[1] // CELL - MOST_CELLS, 0)
+    first = min(max(column - MOST_CELLS // 2, 0), hidden)
+    near = picture[:, first * CELL : (first + MOST_CELLS) * CELL]
+    return Scene(near, first, game.caption(state, row) + told)
 
 
 def _cropped(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:

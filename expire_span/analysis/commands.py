@@ -18,7 +18,7 @@ from expire_span.analysis.look import Look, Source, look, record_source
 from expire_span.analysis.recording import Recording
 from expire_span.analysis.report import Report, write_report
 from expire_span.analysis.shaded import plot_texts
-from expire_span.analysis.sizes import find_runs, read_sizes, why_left_out
+from expire_span.analysis.sizes import read_sizes
 from expire_span.analysis.subject import Subject
 from expire_span.analysis.tables import write_csv, write_records
 from expire_span.checks import require_at_least
@@ -151,12 +151,15 @@ def cut(
     _require_losses(looked.recording)
     subject, found = looked.subject, cut_span(looked, limit)
     worst = suffering(found, most)
-    written = plots.save_plot(plots.plot_cut(found, worst, subject.name), out / "cut")
+    figure = plots.plot_cut(found, worst, subject.name, subject.loss_unit)
+    written = plots.save_plot(figure, out / "cut")
     rows = ((w.place, w.word, w.before, w.whole, w.cut, w.lost, w.last_seen) for w in worst)
     heads = ("place", "word", "before", "bits_whole", "bits_cut", "bits_lost", "last_seen")
     written.append(write_csv(out / "cut.csv", heads, rows))
     whole, short = (mean / np.log(2) for mean in found.means())
-    print(f"Mean loss {whole:.4f} bits a {subject.codec.unit}, cut at {limit} steps {short:.4f}.")
+    print(f"Mean loss {whole:.4f} {subject.loss_unit}, cut at {limit} steps {short:.4f}.")
+    if not worst:
+        print(found.nothing_suffers())
     _say(written)
 
 
@@ -182,7 +185,9 @@ def stream(
     subject, recording = record_source(run, source, blocks, folder, device)
     _require_losses(recording)
     found = along(recording)
-    written = plots.save_plot(plots.plot_along(found, subject.name), out / "stream")
+    written = plots.save_plot(
+        plots.plot_along(found, subject.name, subject.loss_unit), out / "stream"
+    )
     numbers = range(recording.about.layers)
     heads = [f"{kind}_layer_{n + 1}" for kind in ("live", "held") for n in numbers]
     columns = zip(found.ends, found.bits, *found.live, *found.held, strict=True)
@@ -190,7 +195,7 @@ def stream(
     worst = spikes(recording, subject.codec)
     written.append(write_records(out / "spikes.csv", worst))
     mean = np.nanmean(recording.loss[0].astype(np.float64)) / np.log(2)
-    print(f"{mean:.4f} bits a {subject.codec.unit} over {recording.steps} steps.")
+    print(f"{mean:.4f} {subject.loss_unit} over {recording.steps} steps.")
     _say([*written, folder])
 
 
@@ -206,16 +211,15 @@ def memory(
         metric: such as bpb, accuracy or success; the runs' own if left out.
         out: folder for plots and CSV.
     """
-    judged, others = find_runs(runs)
-    found = read_sizes(judged, metric)
+    found, left_out = read_sizes(runs, metric)
     written = plots.save_plot(plots.plot_sizes(found), out / "memory")
     written.append(write_records(out / "memory.csv", found))
     width = max(len(one.run) for one in found)
     for one in sorted(found, key=lambda one: one.live):
         performance = f"{one.metric} {one.performance:.4g}"
-        print(f"{one.run:{width}}  {one.policy:12}  live {one.live:8.1f}  {performance}")
-    if others:
-        print("Left out: " + ", ".join(map(why_left_out, others)))
+        print(f"{one.run:{width}}  {one.policy:14}  live {one.live:8.1f}  {performance}")
+    if left_out:
+        print("Left out: " + ", ".join(f"{run} ({why})" for run, why in left_out.items()))
     _say(written)
 
 

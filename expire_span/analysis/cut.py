@@ -21,6 +21,7 @@ from expire_span.analysis.recording import Recording
 
 WORD = re.compile(r"\w+|[^\w\s]+|\s+")
 AROUND = 40  # characters shown before a word
+LEAST = 0.01  # bits; what loses less does not suffer
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,14 @@ class Cut:
         """Mean loss in nats, whole and cut."""
         whole, cut = self.losses()
         return float(np.nanmean(whole)), float(np.nanmean(cut))
+
+    def nothing_suffers(self) -> str:
+        """What there is to say if the cut costs nothing."""
+        longest = self.whole.spans.max(initial=0)
+        return (
+            f"Nothing suffers: no prediction loses {LEAST:g} bits by a cut at {self.limit} steps; "
+            f"the longest span here is {longest:.0f}."
+        )
 
 
 @dataclass(frozen=True)
@@ -69,8 +78,8 @@ def cut_span(found: Look, limit: int) -> Cut:
     return Cut(found.pieces, limit, found.recording, found.record(limit=limit))
 
 
-def suffering(cut: Cut, most: int = 30) -> list[Suffering]:
-    """The words that the cut costs most, worst first."""
+def suffering(cut: Cut, most: int = 30, least: float = LEAST) -> list[Suffering]:
+    """The words that suffer from the cut, by so many bits at least, worst first."""
     whole, short = cut.losses()
     text = "".join(cut.pieces)
     found = [
@@ -85,7 +94,7 @@ def suffering(cut: Cut, most: int = 30) -> list[Suffering]:
         for word, begin, places, last_seen in _words(cut)
         if word.strip() and not np.isnan(whole[places]).all()
     ]
-    return sorted(found, key=lambda one: -one.lost)[:most]
+    return sorted((one for one in found if one.lost >= least), key=lambda one: -one.lost)[:most]
 
 
 def _words(cut: Cut) -> Iterator[tuple[str, int, NDArray[np.integer], int | None]]:

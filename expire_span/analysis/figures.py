@@ -5,18 +5,23 @@ from dataclasses import dataclass
 from math import isnan, log, nan
 from pathlib import Path
 from statistics import fmean
+from textwrap import fill
+from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from expire_span.analysis.pictures import COLOURS, memory_axis
 from expire_span.looks import look_of
 
 SMOOTH = 4  # blocks to average over in a curve
+OURS, PAPER = "#1b1f24", "#a9a9a9"  # colours that no kind of memory has
+WIDEST = 100  # letters in a line of a title
 TICKS = (1, 1.1, 1.2, 1.3, 1.5, 2, 3, 4, 5, 7)  # of each decade
 
 
@@ -24,7 +29,8 @@ TICKS = (1, 1.1, 1.2, 1.3, 1.5, 2, 3, 4, 5, 7)  # of each decade
 class Outcome:
     """One model: its results from every seed, and what is to be drawn of it.
 
-    `oracle` is what a perfect reader does with a memory of `reach` steps.
+    `oracle` is what a perfect reader does with a memory of `reach` steps. `instead` is said where a
+    number is missing, such as that the paper's model ran out of memory.
     """
 
     label: str
@@ -33,6 +39,7 @@ class Outcome:
     paper: float | None = None
     oracle: float | None = None
     reach: float | None = None
+    instead: str = ""
     curve: Sequence[float] = ()
     course: Sequence[tuple[float, float]] = ()
 
@@ -43,22 +50,37 @@ class Outcome:
 
 
 def draw_beside(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
-    """One model a line: runs as points, strokes for the paper's number and a perfect reader's."""
-    for place, outcome in enumerate(outcomes):
-        axes.plot(outcome.performance, [place] * len(outcome.performance), "o", color=COLOURS[1])
-        if outcome.paper is not None:
-            axes.plot([outcome.paper] * 2, [place - 0.3, place + 0.3], color=COLOURS[0], lw=3)
-        if outcome.oracle is not None:
-            axes.plot(outcome.oracle, place, "|", color="black", ms=14)
-    if any(outcome.oracle is not None for outcome in outcomes):
-        axes.plot([], [], "|", color="black", ms=14, label="a perfect reader with this memory")
-    axes.plot([], [], "o", color=COLOURS[1], label="ours")
-    axes.plot([], [], color=COLOURS[0], lw=3, label="paper")
-    axes.set_yticks(range(len(outcomes)), labels=[outcome.label for outcome in outcomes])
-    axes.invert_yaxis()
+    """One model a line: runs as points, a stroke for the paper's number, and a perfect reader's."""
+    rows = list(enumerate(outcomes))
+    paper = [(one.paper, row) for row, one in rows if one.paper is not None]
+    oracle = [(one.oracle, row) for row, one in rows if one.oracle is not None]
+    ours = [(value, row) for row, one in rows for value in one.performance]
+    _draw_marks(axes, paper, "|", color=PAPER, ms=22, mew=4, label="paper")
+    _draw_marks(axes, oracle, "d", color=OURS, mfc="none", ms=9, label="a perfect reader")
+    _draw_marks(axes, ours, "o", color=OURS, ms=5, label="ours")
+    within = axes.get_yaxis_transform()  # x from 0 to 1 across the frame
+    for row, one in rows:
+        if one.instead:
+            height = row - 0.3 if one.performance else row  # above the points
+            axes.text(0.5, height, one.instead, transform=within, ha="center", va="center")
+    axes.set_yticks(range(len(rows)), labels=[outcome.label for outcome in outcomes])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel(heading)
-    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3)
+    if axes.lines:
+        axes.legend(
+            frameon=False,
+            ncols=3,
+            markerscale=0.6,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.15),
+        )
+
+
+def _draw_marks(axes: Axes, places: Sequence[tuple[float, int]], marker: str, **look: Any) -> None:
+    """A mark at each number, in the row of its model."""
+    if places:
+        axes.plot(*zip(*places, strict=True), marker, **look)
 
 
 def draw_memory(axes: Axes, outcomes: Sequence[Outcome], heading: str) -> None:
@@ -141,10 +163,11 @@ def save_figure(
     path: Path, picture: str, outcomes: Sequence[Outcome], title: str, heading: str
 ) -> None:
     """Draw one figure into a file."""
-    figure, axes = plt.subplots(figsize=(9, 1.5 + max(0.45 * len(outcomes), 3)))
+    size = (9, 1.5 + max(0.45 * len(outcomes), 3))
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)  # inches around everything
+    figure, axes = plt.subplots(figsize=size, layout=layout)
     DRAW[picture](axes, outcomes, heading)
-    axes.set_title(title)
-    figure.tight_layout()
+    figure.suptitle("\n".join(fill(line, WIDEST) for line in title.splitlines()), fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)

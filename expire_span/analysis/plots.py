@@ -7,12 +7,14 @@ Shapes: T tokens, N blocks, layers.
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import matplotlib
 
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
@@ -23,9 +25,10 @@ from expire_span.analysis.cut import Cut, Suffering
 from expire_span.analysis.pictures import COLOURS, memory_axis
 from expire_span.analysis.shaded import SHADES, ink
 from expire_span.analysis.sizes import Size
-from expire_span.looks import look_of
+from expire_span.looks import look_of, name_points
 
 MOST_KINDS = 30  # of tokens in one picture, those kept longest; a table has all
+MOST_WORDS = 15  # likewise, those that a cut costs most
 DASHES = ("-", "--", ":", "-.")
 LINES = ("#d55e00", "#0072b2", "#1b1f24", "#009e73", "#8a4f7d")  # all dark enough for a thin line
 
@@ -92,33 +95,44 @@ def plot_classes(found: Sequence[ClassSpan], run: str) -> Figure:
     return figure
 
 
-def plot_cut(found: Cut, worst: Sequence[Suffering], run: str) -> Figure:
+def plot_cut(found: Cut, worst: Sequence[Suffering], run: str, unit: str) -> Figure:
     """The words that a cut costs most: their loss with all memory and with less."""
-    shown = list(worst)[:15]
-    figure, axes = plt.subplots(figsize=(8, 1.3 + 0.3 * len(shown)), layout="constrained")
-    places = np.arange(len(shown))
-    axes.hlines(places, [w.whole for w in shown], [w.cut for w in shown], color="grey", lw=1.2)
-    whole, cut = ([w.whole for w in shown], [w.cut for w in shown])
-    axes.plot(whole, places, "o", mfc="white", mec=COLOURS[1], label="all memory")
-    axes.plot(cut, places, "s", color=COLOURS[0], label=f"cut at {found.limit} steps")
-    labels = [f"{_shown(w.before[-18:])}«{_shown(w.word)}»  {_ago(w)}" for w in shown]
-    axes.set_yticks(places, labels=labels, family="monospace", fontsize=7)
-    axes.invert_yaxis()
-    axes.set(xlabel="loss (bits)")
-    axes.legend(frameon=False, fontsize=8)
-    axes.grid(axis="x", alpha=0.3)
-    means = " to ".join(f"{mean / np.log(2):.3f}" for mean in found.means())
-    axes.set_title(f"{run}: mean loss {means} bits a token", fontsize=9)
+    shown = list(worst)[:MOST_WORDS]
+    size = (8, 1.6 + 0.3 * max(len(shown), 2))
+    figure, axes = plt.subplots(figsize=size, layout="constrained")
+    whole, cut = (mean / np.log(2) for mean in found.means())
+    title = f"{run}: {whole:.3f} {unit} with all memory, {cut:.3f} cut at {found.limit} steps"
+    if shown:
+        _draw_words(axes, shown, found.limit)
+        title += "\nwhat loses most by the cut, and how many steps earlier the same stood last"
+    else:
+        axes.text(0.5, 0.5, found.nothing_suffers().replace("; ", ";\n"), ha="center", va="center")
+        axes.set_axis_off()
+    figure.suptitle(title, fontsize=9)
     return figure
 
 
-def plot_along(found: Along, run: str) -> Figure:
+def _draw_words(axes: Axes, shown: Sequence[Suffering], limit: int) -> None:
+    """A line for each word, from its loss with all memory to that with less."""
+    places, whole, cut = np.arange(len(shown)), [w.whole for w in shown], [w.cut for w in shown]
+    axes.hlines(places, whole, cut, color="grey", lw=1.2)
+    axes.plot(whole, places, "o", mfc="white", mec=COLOURS[1], label="all memory")
+    axes.plot(cut, places, "s", color=COLOURS[0], label=f"cut at {limit} steps")
+    labels = [f"{_shown(w.before[-18:])}«{_shown(w.word)}»  {_ago(w)}" for w in shown]
+    axes.set_yticks(places, labels=labels, family="monospace", fontsize=7)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set(xlabel="loss (bits, of all between « and » together)")
+    axes.legend(frameon=False, fontsize=8, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
+    axes.grid(axis="x", alpha=0.3)
+
+
+def plot_along(found: Along, run: str, unit: str) -> Figure:
     """Loss along a stream, and under it the memory in use."""
     figure, (loss, live) = plt.subplots(
         2, 1, figsize=(9, 4.6), sharex=True, height_ratios=(1.3, 1), layout="constrained"
     )
     loss.plot(found.ends, found.bits, color="black", lw=0.7)
-    loss.set(ylabel="loss (bits a token)")
+    loss.set(ylabel=f"loss ({unit})")
     loss.set_title(f"{run}: loss and memory along the stream", fontsize=10)
     for layer, values in enumerate(found.live):
         live.plot(
@@ -137,31 +151,38 @@ def plot_along(found: Along, run: str) -> Figure:
 
 
 def plot_sizes(found: Sequence[Size]) -> Figure:
-    """Every run as a point, marked by its kind of memory."""
-    figure, axes = plt.subplots(figsize=(7, 4.4), layout="constrained")
-    for n, policy in enumerate(dict.fromkeys(one.policy for one in found)):
-        mine = sorted((one for one in found if one.policy == policy), key=lambda one: one.live)
-        look = look_of(policy)
-        axes.plot(
-            [one.live for one in mine],
-            [one.performance for one in mine],
-            marker=look.marker,
-            ls=DASHES[n % len(DASHES)],
-            lw=0.8,
-            color=look.colour,
-            label=policy,
-        )
+    """Every run as a point, marked by its kind of memory; each setting named at its seeds' mean."""
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    means = _means(found)
+    for policy in dict.fromkeys(one.policy for one in found):
+        mine, look = [one for one in found if one.policy == policy], look_of(policy)
         for one in mine:
-            place = (one.live, one.performance)
-            name = axes.annotate(one.run, place, (3, -3), textcoords="offset points", fontsize=6)
-            name.set(rotation=-30, va="top")  # downwards: the best runs are often at the top
+            live, performance = means[one.group]
+            rays = ([one.live, live], [one.performance, performance])
+            axes.plot(*rays, lw=0.6, color=look.colour, alpha=0.6)
+        points = ([one.live for one in mine], [one.performance for one in mine])
+        axes.plot(*points, look.marker, color=look.colour, label=look.name)
     memory_axis(axes)
-    axes.margins(x=0.16, y=0.2)  # so that names have room
+    axes.margins(x=0.12, y=0.2)  # so that names have room
     axes.set_ylabel(f"{found[0].metric} ({found[0].split})")
-    axes.set_title("Performance against memory size", fontsize=10)
+    several = len(means) < len(found)
+    joined = "; lines join seeds to their mean" if several else ""
+    axes.set_title(f"Performance against memory size{joined}", fontsize=10)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+    names = [(group, *place) for group, place in means.items()]
+    name_points(axes, names, [(one.live, one.performance) for one in found])
     return figure
+
+
+def _means(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
+    """Live memories and performance of runs of equal settings, by what they are called."""
+    groups = dict.fromkeys(one.group for one in sizes)
+    alike = {group: [one for one in sizes if one.group == group] for group in groups}
+    return {
+        group: (fmean(one.live for one in runs), fmean(one.performance for one in runs))
+        for group, runs in alike.items()
+    }
 
 
 def _shown(text: str) -> str:

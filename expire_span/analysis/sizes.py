@@ -6,18 +6,32 @@ test data, or an agent on whole episodes, else the last evaluation in `metrics.j
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from expire_span.looks import look_of
 from expire_span.training.folder import RESULT_FILE
 from expire_span.training.log import METRICS_FILE, VALID, read_lines, under
 from expire_span.training.release import EXPERIMENT_FILE as SETTINGS
 from expire_span.training.release import WEIGHTS_FILE
 
-KNOWN_METRICS = ("bpb", "bpc", "perplexity", "accuracy", "error", "success", "reward", "return")
+KNOWN_METRICS = (
+    "bpb",
+    "bpc",
+    "perplexity",
+    "accuracy",
+    "error",
+    "success",
+    "reward",
+    "return",
+    "token_accuracy",
+    "nll",
+)
 FAILED = "failed"
+SEED = re.compile(r"[-_/]?seed[-_]?\d+$")
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,8 @@ class Size:
     """One run: how much it remembers, and how well it does."""
 
     run: str
+    group: str
+    """What runs are called that differ by their seed alone."""
     policy: str
     live: float
     metric: str
@@ -32,53 +48,91 @@ class Size:
     split: str
 
 
-def find_runs(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """The runs among these folders and all below them: those with an evaluation, and others.
+def read_sizes(
+    paths: Sequence[Path], metric: str | None = None
+) -> tuple[list[Size], dict[Path, str]]:
+    """All runs among these folders and below them, and why some are left out.
 
-    A run that failed, such as for want of memory, says so instead of how well it does.
+    Args:
+        paths: folders of runs, or folders above them.
+        metric: what they are judged by; of each the first known one if left out.
     """
-    if not paths:
-        raise ValueError("Which runs are to be compared? Give their folders, or one above them.")
-    every = dict.fromkeys(
-        file.parent for path in paths for file in sorted(path.rglob(SETTINGS)) if _is_run(file)
-    )
-    judged = [run for run in every if _judged(run)]
-    if not judged:
-        named = ", ".join(map(str, paths))
-        raise ValueError(f"There is no run with an evaluation in {named}: train some first.")
-    return judged, [run for run in every if run not in judged]
-
-
-def read_sizes(runs: Sequence[Path], metric: str | None = None) -> list[Size]:
-    """What runs say of themselves; all must have been judged in the same way."""
-    found = [read_size(run, metric) for run in runs]
-    kinds = sorted({f"{one.metric} ({one.split})" for one in found})
+    runs = _find_runs(paths)
+    told = {run: size for run in runs if (size := _read_size(run, metric)) is not None}
+    if not told:
+        raise ValueError(_nothing_told(paths, runs, metric))
+    kinds = sorted({f"{one.metric} ({one.split})" for one in told.values()})
     if len(kinds) > 1:
         raise ValueError(f"These runs were judged differently: {', '.join(kinds)}. Compare apart.")
-    names = _short_names(runs)
-    return [replace(one, run=name) for one, name in zip(found, names, strict=True)]
+    names = dict(zip(told, _short_names(list(told)), strict=True))
+    groups = _group_names(names)
+    sizes = [replace(one, run=names[run], group=groups[run]) for run, one in told.items()]
+    return sizes, {run: _why_left_out(run, metric) for run in runs if run not in told}
 
 
-def read_size(run: Path, metric: str | None = None) -> Size:
-    """What a run says of itself; of its metrics the first known one, if none is named."""
-    settings = json.loads((run / SETTINGS).read_text())
+def _find_runs(paths: Sequence[Path]) -> list[Path]:
+    """The runs among these folders and all below them."""
+    if not paths:
+        raise ValueError("Which runs are to be compared? Give their folders, or one above them.")
+    found = (
+        file.parent for path in paths for file in sorted(path.rglob(SETTINGS)) if _is_run(file)
+    )
+    return list(dict.fromkeys(found))
+
+
+def _read_size(run: Path, metric: str | None) -> Size | None:
+    """What a run says of itself, if it tells of the metric, or of one that is known."""
+    for split, told in _evaluations(run):
+        names = (
+            name for name in ((metric,) if metric else KNOWN_METRICS) if _is_number(told, name)
+        )
+        chosen = next(names, None)
+        if chosen is not None and _is_number(told, "live"):
+            policy = look_of(_settings(run)["model"]["memory"]["kind"]).name
+            return Size(run.name, run.name, policy, told["live"], chosen, told[chosen], split)
+    return None
+
+
+def _evaluations(run: Path) -> list[tuple[str, dict[str, Any]]]:
+    """How a run was judged, and on what; what counts first."""
     result = _result(run)
-    if result is not None:
-        split = "test" if "task" in settings else "episodes"  # agents are judged on these
-        found = result
-    else:
-        split, found = "valid", _last_evaluation(run)
-    chosen = metric or next((name for name in KNOWN_METRICS if name in found), None)
-    if chosen is None or chosen not in found or "live" not in found:
-        names = ", ".join(name for name in found if "/" not in name)
-        raise ValueError(f"{run} has no {metric or 'metric that is known'}: choose from {names}.")
-    policy = settings["model"]["memory"]["kind"]
-    return Size(run.name, policy, found["live"], chosen, found[chosen], split)
+    if result is None:
+        return [("valid", _last_evaluation(run))]
+    split = "test" if "task" in _settings(run) else "episodes"  # agents are judged on these
+    return [(split, result), ("valid", result.get("valid", {}))]
 
 
-def why_left_out(run: Path) -> str:
+def _is_number(told: dict[str, Any], name: str) -> bool:
+    return isinstance(told.get(name), int | float)
+
+
+def _why_left_out(run: Path, metric: str | None) -> str:
     """What there is to say of a run that cannot be drawn."""
-    return f"{run} ({(_result(run) or {}).get(FAILED, 'no evaluation yet')})"
+    if FAILED in (result := _result(run) or {}):
+        return str(result[FAILED])
+    if any(told for _, told in _evaluations(run)):
+        return f"tells nothing of {metric or 'how well it does'}"
+    return "no evaluation yet"
+
+
+def _nothing_told(paths: Sequence[Path], runs: Sequence[Path], metric: str | None) -> str:
+    """Why there is nothing to compare."""
+    told = [told for run in runs for _, told in _evaluations(run)]
+    choices = [name for name in KNOWN_METRICS if any(_is_number(one, name) for one in told)]
+    if metric and choices:
+        return f"None of these runs tells of {metric}: choose from {', '.join(choices)}."
+    named = ", ".join(map(str, paths))
+    return f"There is no run with an evaluation in {named}: train some first."
+
+
+def _group_names(names: dict[Path, str]) -> dict[Path, str]:
+    """What runs of equal settings are called together: by their names without the seed."""
+    settings = {run: json.dumps(_settings(run) | {"seed": None}) for run in names}
+    found = {}
+    for run in names:
+        alike = [names[other] for other in names if settings[other] == settings[run]]
+        found[run] = ", ".join(dict.fromkeys(SEED.sub("", name) or name for name in alike))
+    return found
 
 
 def _short_names(runs: Sequence[Path]) -> list[str]:
@@ -95,9 +149,9 @@ def _is_run(settings: Path) -> bool:
     return not (settings.parent / WEIGHTS_FILE).exists()
 
 
-def _judged(run: Path) -> bool:
-    result = _result(run)
-    return bool(_last_evaluation(run)) if result is None else FAILED not in result
+def _settings(run: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = json.loads((run / SETTINGS).read_text())
+    return settings
 
 
 def _result(run: Path) -> dict[str, Any] | None:

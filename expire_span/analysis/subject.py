@@ -23,6 +23,11 @@ class Subject:
         """Which token a step's prediction is of: the next one, unless its task says otherwise."""
         return 1
 
+    @property
+    def loss_unit(self) -> str:
+        """What mean losses are told in, such as bits a byte."""
+        return f"bits a {self.codec.unit}"
+
 
 @dataclass(frozen=True)
 class Reader(Subject):

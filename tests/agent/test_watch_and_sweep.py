@@ -3,14 +3,15 @@
 import json
 import signal
 from dataclasses import replace
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from matplotlib.animation import PillowWriter
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 from torch import Tensor
 
@@ -24,16 +25,19 @@ from agent.small_agents import (
     with_dense_memory,
 )
 from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, Transformer
-from expire_span.agent import watch
+from expire_span.agent import sweep
 from expire_span.agent.dense import start_full
 from expire_span.agent.episodes import play_episodes
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, agent_model, corridor
 from expire_span.agent.ports import build_agent
-from expire_span.agent.run import load_agent_experiment, train_agent
+from expire_span.agent.run import load_agent, load_agent_experiment, train_agent
 from expire_span.agent.sweep import (
     PRICES,
     SEEDS,
     WINDOWS,
+    Point,
+    _called,
+    _draw_ramps,
     corridor_live,
     draw_sweep,
     portal_walk,
@@ -43,11 +47,17 @@ from expire_span.agent.sweep import (
 )
 from expire_span.agent.watch import (
     GONE,
+    MOST_CELLS,
+    MOST_PICTURES,
+    STRETCH,
     UNBORN,
     Film,
+    Scene,
     _colours,
     _draw_bars,
+    _frame_world,
     _replay,
+    _show,
     _shown,
     animate,
     record_episode,
@@ -56,11 +66,13 @@ from expire_span.cli import main
 from expire_span.model.memory import AnyMemory
 from expire_span.model.transformer import Step
 from expire_span.worlds import Corridor, Portal
+from expire_span.worlds.grid import AGENT
 from expire_span.worlds.oracles import DOWN, RIGHT, UP, PortalMemory, corridor_bound, play
-from expire_span.worlds.render import as_pixels
+from expire_span.worlds.render import CELL, PAINT, as_pixels
 from policies import assert_same
 
 WORLD = WORLDS["corridor"]
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def dense_agent(memory: AnyMemory) -> Transformer:
@@ -72,10 +84,11 @@ def dense_agent(memory: AnyMemory) -> Transformer:
 def test_an_episode_is_recorded_from_beginning_to_end(memory):
     episode = record_episode(dense_agent(memory), WORLD, rows=4)
     assert episode.steps <= WORLD.limit
-    assert len(episode.pictures) == len(episode.captions) == episode.steps + 1
-    assert episode.captions[0].endswith("step 0")
-    assert episode.captions[-2].endswith(f"step {episode.steps - 1}")
-    assert f"step {episode.steps}, " in episode.captions[-1]
+    captions = [scene.caption for scene in episode.scenes]
+    assert len(captions) == episode.steps + 1
+    assert captions[0].endswith("step 0")
+    assert captions[-2].endswith(f"step {episode.steps - 1}")
+    assert f"step {episode.steps}, " in captions[-1]
     assert episode.groups[0].endswith("object")  # which is where every corridor begins
     assert episode.spans.shape == (2, episode.steps)
 
@@ -95,8 +108,8 @@ def test_bars_of_memories_that_are_all_alike_end_where_they_start_to_fade(memory
 
 def test_a_memory_is_not_there_then_alive_then_gone():
     spans = np.array([[3.0, 0.0, 5.0]])
-    picture = np.zeros((4, 4, 3), dtype=np.uint8)
-    episode = Film([picture] * 4, [""] * 4, ["red object", "nothing", "door"], spans, ramp=1)
+    scene = Scene(np.zeros((CELL, CELL, 3), dtype=np.uint8), 0, "")
+    episode = Film([scene] * 4, ["red object", "nothing", "door"], spans, ramp=1)
     at_once, later = _colours(episode, 0, 0), _colours(episode, 0, 2)
     assert at_once[0] not in (GONE, UNBORN)
     assert at_once[1:] == [UNBORN, UNBORN]
@@ -132,9 +145,9 @@ def test_bars_are_the_spans_that_the_agent_predicts_step_by_step():
         whole, fading, _ = _draw_bars(axes, episode, layer)
         plt.close(figure)
         for t, span in enumerate(spans):
-            np.testing.assert_allclose(whole.get_segments()[t], [(t, t), (t + span, t)])
+            np.testing.assert_allclose(whole.get_segments()[-1 - t], [(t, t), (t + span, t)])
             ends = [(t + span, t), (t + span + 6, t)]  # after its ramp
-            np.testing.assert_allclose(fading.get_segments()[t], ends)
+            np.testing.assert_allclose(fading.get_segments()[-1 - t], ends)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -146,9 +159,10 @@ def test_a_memory_is_of_the_colour_in_view(seed):
 
 def test_an_animation_shows_each_picture_at_its_time(tmp_path):
     shades = (0, 80, 160, 240)
-    pictures = [np.full((4, 4, 3), shade, dtype=np.uint8) for shade in shades]
+    pictures = [np.full((CELL, CELL, 3), shade, dtype=np.uint8) for shade in shades]
     spans = np.array([[3.0, 1.0, 2.0]])
-    episode = Film(pictures, [""] * 4, ["nothing"] * 3, spans, ramp=1)
+    scenes = [Scene(picture, 0, "") for picture in pictures]
+    episode = Film(scenes, ["nothing"] * 3, spans, ramp=1)
     animate(episode, tmp_path / "shades.gif")
     with Image.open(tmp_path / "shades.gif") as animation:
         for time, shade in enumerate(shades):
@@ -165,11 +179,57 @@ def test_an_animation_has_a_picture_for_each_step(tmp_path):
         assert picture.n_frames == episode.steps + 1  # and the end
 
 
-@pytest.mark.parametrize("steps", [3, watch.MOST_FRAMES - 1, watch.MOST_FRAMES, 777])
-def test_of_long_episodes_some_pictures_are_shown_always_the_first_and_the_last(steps):
+@pytest.mark.parametrize("steps", [3, 216, MOST_PICTURES - 1, MOST_PICTURES, 777])
+def test_long_episodes_are_shown_in_stretches_always_the_first_and_the_last_step(steps):
     shown = _shown(steps)
     assert (shown[0], shown[-1]) == (0, steps)
-    assert len(shown) == len(set(shown)) <= watch.MOST_FRAMES + 1
+    assert len(shown) == min(steps + 1, MOST_PICTURES)
+    assert shown == sorted(set(shown))
+    leaps = [n for n, (one, two) in enumerate(pairwise(shown), start=1) if two != one + 1]
+    assert bool(leaps) == (steps >= MOST_PICTURES)
+    assert all(n % STRETCH == 0 for n in leaps)
+
+
+def test_the_example_is_seen_taking_every_door(tmp_path):
+    experiment, model = load_agent(EXAMPLES / "portal", "cpu")
+    animate(record_episode(model, experiment.world), tmp_path / "rooms.gif")
+    with Image.open(tmp_path / "rooms.gif") as animation:
+        assert animation.n_frames == 217
+    assert (tmp_path / "rooms.gif").stat().st_size < 1_000_000
+
+
+@pytest.mark.parametrize("length", [5, MOST_CELLS, 120])
+def test_the_agent_is_in_every_picture_of_a_corridor_and_drawn_large(length):
+    world = Corridor(shortest=length, longest=length)
+    game = world.play()
+    states = [game.start(1, seed=0)]
+    for _ in range(length - 1):
+        states.append(game.step(states[-1], torch.tensor([RIGHT])).state)
+    scenes = _replay(game, 1, 0, torch.full((1, length), RIGHT), 0)
+    for scene, state in zip(scenes, states, strict=False):
+        height, width, _ = scene.pixels.shape
+        assert height == 3 * CELL
+        assert width <= MOST_CELLS * CELL
+        column, row = game.place(state, 0)
+        begin = (column - scene.first) * CELL
+        middle = scene.pixels[row * CELL + CELL // 2, begin + CELL // 2]
+        assert 0 <= begin < width
+        assert tuple(middle) == PAINT[AGENT]
+        whole = as_pixels(game, state, 0)[:, scene.first * CELL :][:, :width]
+        np.testing.assert_array_equal(scene.pixels, whole)
+
+
+@pytest.mark.parametrize(("first", "numbered"), [([0, 0], False), ([0, 40], True)])
+def test_the_cells_of_a_wide_world_are_numbered(first, numbered):
+    pixels = np.zeros((3 * CELL, 30 * CELL, 3), dtype=np.uint8)
+    film = Film([Scene(pixels, n, "") for n in first], ["nothing"], np.ones((1, 1)), ramp=1)
+    figure, axes = plt.subplots()
+    image = axes.imshow(pixels)
+    _frame_world(axes, film)
+    _show(image, film.scenes[-1])
+    assert axes.xaxis.get_visible() == numbered
+    assert axes.get_xlim() == (first[-1] - 0.5, first[-1] + 29.5)  # cells are in the middle
+    plt.close(figure)
 
 
 @pytest.mark.parametrize(("cue_door", "sentence"), [(True, "rewarded 1"), (False, "not rewarded")])
@@ -179,9 +239,10 @@ def test_the_last_picture_tells_whether_the_door_was_right(cue_door, sentence):
     state = game.start(1, seed=0)
     right_door_above = bool(state.top == state.cue)
     door = UP if right_door_above == cue_door else DOWN
-    pictures, captions = _replay(game, 1, 0, torch.tensor([[RIGHT, RIGHT, door]]), 0)
-    assert len(pictures) == len(captions) == 4
-    assert captions[-1] == f"length 3, step 3, {sentence}"
+    scenes = _replay(game, 1, 0, torch.tensor([[RIGHT, RIGHT, door]]), 0)
+    pictures = [scene.pixels for scene in scenes]
+    assert len(pictures) == 4
+    assert scenes[-1].caption == f"length 3, step 3, {sentence}"
     for picture, action in zip(pictures, (RIGHT, RIGHT, door), strict=False):
         assert np.array_equal(picture, as_pixels(game, state, 0)[:, : picture.shape[1]])
         outcome = game.step(state, torch.tensor([action]))
@@ -283,14 +344,14 @@ def test_a_picture_that_is_interrupted_leaves_the_one_before(tmp_path, monkeypat
     path = tmp_path / "episode.gif"
     path.write_bytes(b"before")
 
-    def interrupt(self: PillowWriter) -> None:
-        grab_frame(self)
+    def interrupt(_: Image.Image, file: Path, *__: object, **___: object) -> None:
+        file.write_bytes(b"half")
         raise KeyboardInterrupt
 
-    grab_frame = PillowWriter.grab_frame
-    monkeypatch.setattr(PillowWriter, "grab_frame", interrupt)
+    monkeypatch.setattr(Image.Image, "save", interrupt)
     with pytest.raises(KeyboardInterrupt):
         animate(episode, path)
+    assert plt.get_fignums() == []
     assert [file.name for file in tmp_path.iterdir()] == ["episode.gif"]
     assert path.read_bytes() == b"before"
 
@@ -444,6 +505,58 @@ def test_bounds_are_drawn_over_the_live_memories_of_a_straight_walk(tmp_path, mo
         known = sum(length - 1 <= window for length in lengths) / len(lengths)
         place = (sum(walk) / len(walk), pytest.approx(0.5 + 0.5 * known))
         assert drawn["best of a window"][0 if window == 1 else -1] == place
+
+
+@pytest.mark.parametrize(
+    ("world", "called"),
+    [
+        (WORLD, f"Corridor of {WORLD.shortest} to {WORLD.longest} cells"),
+        (Portal(rooms=5), "Portal of 5 rooms"),
+    ],
+)
+def test_a_sweep_is_called_by_its_world(world, called):
+    assert _called(world) == called
+
+
+def test_ramps_that_differ_are_one_band():
+    figure, (one, several, none) = plt.subplots(1, 3)
+    for axes, ramps in ((one, [4, 4]), (several, [4, 16, 8]), (none, [])):
+        _draw_ramps(axes, ramps)
+    assert [line.get_xdata() for line in one.lines] == [[4, 4]]
+    assert not several.lines
+    (band,) = several.patches
+    assert (band.get_x(), band.get_width()) == (4, 12)
+    assert band.get_label() == "all spans 0: the ramps of 4 to 16, once full"
+    assert not none.lines + none.patches
+    plt.close(figure)
+
+
+def test_what_a_sweep_says_covers_no_point_and_prices_are_told_apart(tmp_path, monkeypatch):
+    """All runs have the same live memories, or nearly so, as after training."""
+    points = [Point("w", FixedSpan(span), 7 + 0.01 * span, 1.0) for span in (8, 12, 16, 32)]
+    points += [
+        Point("e", ExpireSpan(32, ramp=4, penalty=price), 6.9 + price, 1.0)
+        for price in (0.0, 1e-4, 0.1)
+    ]
+    monkeypatch.setattr(sweep, "read_sweep", lambda _: (WORLD, points))
+    figures: list[Figure] = []
+    monkeypatch.setattr(plt, "close", figures.append)
+    draw_sweep(tmp_path, tmp_path / "picture.png")
+    monkeypatch.undo()
+    (axes,) = figures[0].axes
+    pixels = axes.transData.transform([(point.live, point.performance) for point in points])
+    assert sorted(int(text.get_text()) for text in axes.texts) == [8, 12, 16, 32]
+    boxes = [Text.get_window_extent(text) for text in axes.texts]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    legend = axes.get_legend().get_window_extent()
+    assert not any(box.contains(*pixel) for box in [*boxes, legend] for pixel in pixels)
+    assert legend.y1 < axes.get_window_extent().y0
+    told = [text.get_text() for text in axes.get_legend().get_texts()]
+    prices = [label for label in told if label.startswith("Expire-Span, a memory costs ")]
+    assert [label.split()[-1] for label in prices] == ["0", "1.0e-04", "1.0e-01"]
+    colours = {tuple(each.get_facecolor()[0]) for each in axes.collections}
+    assert len(colours) == 4
+    plt.close(figures[0])
 
 
 def test_an_agent_is_judged_on_the_episodes_and_with_the_memory_that_are_asked_for(

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import shutil
 from dataclasses import replace
 from itertools import pairwise
@@ -11,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text as Written
 
 from expire_span import FixedSpan
 from expire_span.analysis import plots
@@ -18,11 +20,11 @@ from expire_span.analysis.along import along, spikes
 from expire_span.analysis.classes import spans_by_class, spans_by_token, token_classes
 from expire_span.analysis.codec import TokenizerCodec, WordCodec
 from expire_span.analysis.counterfactual import Replacement, counterfactual
-from expire_span.analysis.cut import cut_span, suffering
+from expire_span.analysis.cut import LEAST, cut_span, suffering
 from expire_span.analysis.look import Source, look, look_at_text
 from expire_span.analysis.recording import record_tokens
 from expire_span.analysis.shaded import COLUMNS, _frame, _grid, plot_texts
-from expire_span.analysis.sizes import find_runs, read_size, read_sizes
+from expire_span.analysis.sizes import KNOWN_METRICS, Size, read_sizes
 from expire_span.analysis.tables import write_csv
 from expire_span.cli import main
 from expire_span.tasks import Recall, Text
@@ -153,7 +155,7 @@ def test_a_cut_is_a_plain_second_run():
     np.testing.assert_array_equal(whole[1:], plain_run(subject, text)[1])
     np.testing.assert_array_equal(cut[1:], plain_run(subject, text, limit=10)[1])
     assert (whole[1:] != cut[1:]).any()
-    worst = suffering(found, most=1000)
+    worst = suffering(found, most=1000, least=-math.inf)
     assert all(one.lost >= two.lost for one, two in pairwise(worst))
     data = text.encode()
     for one in worst:
@@ -222,7 +224,7 @@ def test_plots_can_be_drawn_of_anything(tmp_path):
         plot_texts(["a"], [pieces], [found.before.spans[0, 0]], run="some_$run"),
         plots.plot_change(found, "run"),
         plots.plot_classes(spans_by_class(found.before, {}), "run"),
-        plots.plot_along(along(found.before), "run"),
+        plots.plot_along(along(found.before), "run", "bits a byte"),
     ]
     for number, figure in enumerate(figures):
         for path in plots.save_plot(figure, tmp_path / f"plot-{number}"):
@@ -304,25 +306,122 @@ def test_every_analysis_is_a_command(run, tmp_path, capsys):
     assert first["token"] == "T"
     assert float(first["deadline_2"]) == pytest.approx(float(first["span_2"]))
     assert {row["policy"] for row in rows_of(tmp_path / "memory.csv")} == {
-        "ExpireSpan",
-        "FixedSpan",
+        "Expire-Span",
+        "Transformer-XL",
     }
     assert len(rows_of(tmp_path / "stream.csv")) == -(-len((run / "text.txt").read_bytes()) // 8)
     assert json.loads((tmp_path / "kept" / "recording.json").read_text())["policy"] == "ExpireSpan"
 
 
 def test_sizes_are_what_runs_wrote(run):
-    judged, others = find_runs([run])
-    assert others == []
-    sizes = {one.run: one for one in read_sizes(judged)}
+    found, left_out = read_sizes([run])
+    assert left_out == {}
+    sizes = {one.run: one for one in found}
     lines = (run / "window" / "metrics.jsonl").read_text().splitlines()
     last = json.loads(lines[-1])
     assert sizes["window"].performance == last["valid/bpb"]
     assert sizes["window"].live == last["valid/live"]
-    with pytest.raises(ValueError, match="choose from"):
-        read_size(run / "window", "beauty")
+    with pytest.raises(ValueError, match="None of these runs tells of beauty: choose from") as stop:
+        read_sizes([run], "beauty")
+    assert set(str(stop.value)[:-1].split("choose from ")[1].split(", ")) <= set(KNOWN_METRICS)
     with pytest.raises(ValueError, match="no run with an evaluation"):
-        find_runs([run / "window" / "checkpoints"])
+        read_sizes([run / "window" / "checkpoints"])
+
+
+def test_a_run_that_tells_nothing_of_the_metric_is_named_and_left_out(run, tmp_path):
+    for name in ("one", "two"):
+        shutil.copytree(run / "window", tmp_path / name)
+    told = {"steps": 4, "tokens": 128, "data": {"train": "3000 tokens"}, "subset": "", "live": 3.0}
+    (tmp_path / "two" / "result.json").write_text(json.dumps(told))
+    (size,), left_out = read_sizes([tmp_path])
+    assert size.run == "one"
+    assert left_out == {tmp_path / "two": "tells nothing of how well it does"}
+    _, left_out = read_sizes([tmp_path], "bpb")
+    assert left_out == {tmp_path / "two": "tells nothing of bpb"}
+    with pytest.raises(ValueError, match="None of these runs tells of data: choose from bpb"):
+        read_sizes([tmp_path], "data")
+    (tmp_path / "two" / "result.json").write_text(
+        json.dumps(told | {"valid": {"bpb": 2.5, "live": 7.0}})
+    )
+    sizes, left_out = read_sizes([tmp_path])
+    assert left_out == {}
+    assert [(one.performance, one.live, one.split) for one in sizes][1] == (2.5, 7.0, "valid")
+
+
+def test_runs_of_equal_settings_are_one_group_and_others_are_not(run, tmp_path):
+    settings = json.loads((run / "window" / "experiment.json").read_text())
+    for name, changed in {
+        "wide/seed-0": {},
+        "wide/seed-1": {"seed": 1},
+        "long-seed-0": {"steps": 99},
+        "alone": {"steps": 98},
+    }.items():
+        shutil.copytree(run / "window", tmp_path / name)
+        (tmp_path / name / "experiment.json").write_text(json.dumps(settings | changed))
+    sizes, _ = read_sizes([tmp_path])
+    assert {one.run: one.group for one in sizes} == {
+        "wide/seed-0": "wide",
+        "wide/seed-1": "wide",
+        "long-seed-0": "long",
+        "alone": "alone",
+    }
+
+
+def test_sizes_are_joined_to_the_mean_of_their_seeds_and_to_nothing_else():
+    found = [
+        Size(f"{group}-{n}", group, policy, live + n, "success", 0.5 + 0.1 * n, "episodes")
+        for group, policy, live in (("a", "Transformer-XL", 4), ("b", "Expire-Span", 8))
+        for n in range(2)
+    ]
+    figure = plots.plot_sizes(found)
+    (axes,) = figure.axes
+    rays = sorted(line.get_xydata().tolist() for line in axes.lines if line.get_ls() != "None")
+    means = {"a": [4.5, 0.55], "b": [8.5, 0.55]}
+    assert rays == sorted([[one.live, one.performance], means[one.group]] for one in found)
+    assert [text.get_text() for text in axes.texts] == ["a", "b"]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["Transformer-XL", "Expire-Span"]
+    plt.close(figure)
+
+
+def texts_of(figure):
+    """All that is written in a figure."""
+    return " ".join(text.get_text() for text in figure.findobj(Written))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "unit"),
+    [
+        ("enwik8-small", ["--text", str(EXAMPLE.parent / "egypt.txt")], "bits a byte"),
+        ("corridor", ["--episodes", "2"], "bits a step"),
+    ],
+)
+def test_losses_are_told_in_one_unit(model, options, unit, tmp_path, capsys, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "save_plot", lambda figure, path: drawn.append(figure) or [path])
+    for analysis in ("cut", "stream"):
+        command = ["analyse", analysis, str(EXAMPLE.parent / model), "--out", str(tmp_path)]
+        main([*command, *options, "--device", "cpu"])
+        assert unit in capsys.readouterr().out
+        assert unit in texts_of(drawn[-1])
+        assert "bits a token" not in texts_of(drawn[-1])
+        plt.close(drawn[-1])
+
+
+def test_a_cut_shows_what_suffers_and_nothing_else(tmp_path, capsys, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "save_plot", lambda figure, path: drawn.append(figure) or [path])
+    command = ["analyse", "cut", str(EXAMPLE), "--text", str(EXAMPLE.parent / "egypt.txt")]
+    for limit, suffers in ((64, True), (1024, False)):
+        main([*command, "--limit", str(limit), "--out", str(tmp_path), "--device", "cpu"])
+        rows = rows_of(tmp_path / "cut.csv")
+        assert all(float(row["bits_lost"]) >= LEAST for row in rows)
+        said = "Nothing suffers: no prediction loses 0.01 bits by a cut at 1024 steps"
+        assert (len(rows) > 0) == suffers
+        assert (said in capsys.readouterr().out) == (not suffers)
+        assert (said in texts_of(drawn[-1])) == (not suffers)
+        assert bool(drawn[-1].axes[0].lines) == suffers
+        plt.close(drawn[-1])
 
 
 def test_one_run_that_failed_or_was_killed_does_not_spoil_the_others(run, tmp_path, capsys):
@@ -334,7 +433,8 @@ def test_one_run_that_failed_or_was_killed_does_not_spoil_the_others(run, tmp_pa
         file.write('{"step": 3, "valid/bpb": 0.')
     main(["analyse", "memory", str(tmp_path), "--out", str(tmp_path / "out")])
     (row,) = rows_of(tmp_path / "out" / "memory.csv")
-    assert float(row["performance"]) == pytest.approx(read_size(run / "window").performance)
+    ((window,), _) = read_sizes([run / "window"])
+    assert float(row["performance"]) == pytest.approx(window.performance)
     printed = capsys.readouterr().out
     assert f"{tmp_path / 'failed'} (out of memory)" in printed
     assert f"{tmp_path / 'begun'} (no evaluation yet)" in printed

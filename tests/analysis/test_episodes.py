@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from expire_span.analysis.cut import cut_span, suffering
 from expire_span.analysis.episodes import NOTHING, REWARDED, MomentCodec, play
 from expire_span.analysis.look import Source, look
 from expire_span.analysis.recording import NOT_YET, Recording
-from expire_span.analysis.sizes import find_runs, read_sizes
+from expire_span.analysis.sizes import read_sizes
 from expire_span.cli import main
 from expire_span.model.ops.ramp import is_alive
 from expire_span.worlds import Corridor, Portal
@@ -124,7 +125,7 @@ def test_a_cut_is_a_plain_second_run_of_the_episode(runs):
         nll.append(-chosen.gather(-1, part.actions[..., None])[0, :, 0])
     np.testing.assert_array_equal(found.cut.loss[0], torch.cat(nll))
     assert (found.cut.loss != found.whole.loss).any()
-    worst = suffering(found, most=1000)
+    worst = suffering(found, most=1000, least=-math.inf)
     assert sorted(one.place for one in worst) == list(range(episode.steps))
     for one in worst:
         assert one.word == found.pieces[one.place]
@@ -231,19 +232,20 @@ def test_agents_are_compared_by_memory_size(runs, tmp_path, capsys):
     begun.mkdir()
     (begun / "experiment.json").write_text((runs / "expire" / "experiment.json").read_text())
     corridors = [runs / name for name in MEMORIES]
-    judged, others = find_runs([*corridors, begun])
-    assert (judged, others) == (corridors, [begun])
-    for one in read_sizes(judged):
+    sizes, left_out = read_sizes([*corridors, begun])
+    assert [one.run for one in sizes] == list(MEMORIES)
+    assert left_out == {begun: "no evaluation yet"}
+    for one in sizes:
         result = json.loads((runs / one.run / "result.json").read_text())
         assert (one.metric, one.split) == ("success", "episodes")
         assert (one.live, one.performance) == (result["live"], result["success"])
     main(["analyse", "memory", *map(str, corridors), str(begun), "--out", str(tmp_path)])
     assert f"{begun} (no evaluation yet)" in capsys.readouterr().out
     assert (tmp_path / "memory.png").stat().st_size > 5000
-    portal = read_sizes([runs / "portal"])[0]
+    ((portal,), _) = read_sizes([runs / "portal"])
     assert (portal.run, portal.metric) == ("portal", "return")
     with pytest.raises(ValueError, match=r"judged differently: return \(episodes\), success"):
-        read_sizes([*judged, runs / "portal"])
+        read_sizes([*corridors, runs / "portal"])
 
 
 def test_the_report_of_an_episode_in_a_browser(runs, tmp_path):

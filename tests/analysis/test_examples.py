@@ -1,10 +1,15 @@
 """What lies in examples/ works as its README says."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
 
+from expire_span.agent.dense import start_full
+from expire_span.agent.episodes import play_episodes
 from expire_span.agent.evaluation import evaluate_agent
 from expire_span.agent.experiments import corridor
 from expire_span.agent.run import load_agent, load_agent_experiment
@@ -73,3 +78,35 @@ def test_the_agent_finds_its_door_with_half_the_memory_and_was_made_as_the_readm
     found = evaluate_agent(model, experiment.world, rows=64, seed=5)
     assert found["success"] > 0.95  # 0.5 for whoever remembers nothing
     assert found["live"] < 45  # 67 for whoever forgets nothing
+
+
+@pytest.mark.parametrize(("time", "knowing"), [(120, 0), (133, 0), (135, 1), (190, 1)])
+@torch.no_grad()
+def test_the_first_layer_hands_the_colour_on_to_the_second(time, knowing):
+    """A memory that has seen the other colour decides, in the layer that knows it at that time."""
+    experiment, model = load_agent(EXAMPLES / "corridor", "cpu")
+    words = experiment.world.words
+    played = play_episodes(model, experiment.world, rows=16)
+    episode = played.first_of(played.best())
+    assert episode.steps == 200
+    red, blue = words.index("red"), words.index("blue")
+    exchanged = episode.observations.clone()
+    exchanged[:, 0, ..., [red, blue]] = episode.observations[:, 0, ..., [blue, red]]
+
+    def read(views, memory, first, end):
+        for now in range(first, end):
+            step = model(views[:, [now]], memory, starts=episode.starts[:, [now]])
+            memory = step.memory
+        return memory, step
+
+    mine, _ = read(episode.observations, start_full(model, 1), 0, time)
+    others, _ = read(exchanged, start_full(model, 1), 0, time)
+    moves = []
+    for layer in range(2):
+        layers = [others.layers[n] if n == layer else mine.layers[n] for n in range(2)]
+        mixed = replace(mine, layers=tuple(layers))
+        _, last = read(episode.observations, mixed, time, episode.steps)
+        moves.append(int(model.head(last.hidden).logits[0, -1].argmax()))
+    taken = int(episode.actions[0, -1])
+    assert moves[1 - knowing] == taken
+    assert moves[knowing] == 1 - taken  # the other one of up and down
