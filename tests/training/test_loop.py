@@ -158,7 +158,7 @@ def test_no_span_gradients_where_the_penalty_acts_on_no_deadline(name):
 
 def test_a_run_whose_spans_collapse_is_warned_of(tmp_path):
     memory = ExpireSpan(200, 4, penalty=100.0, initial=0.1)
-    experiment = small_experiment(memory=memory, steps=60, log_every=10, save_every=60)
+    experiment = small_experiment(memory=memory, steps=100, log_every=10, save_every=100)
     optimizer = replace(experiment.optimizer, span_rate=30.0, clip=None)
     with pytest.warns(UserWarning, match="all spans have collapsed"):
         train(replace(experiment, optimizer=optimizer), tmp_path, progress=False)
