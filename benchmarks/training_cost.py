@@ -125,7 +125,7 @@ def measure(args: argparse.Namespace, trainer: Trainer, folder: Path) -> dict[st
             note("bare", seconds(lambda: bare_update(trainer), device, args.steps))
             note("update", seconds(trainer.update, device, args.steps))
             note("shares", seconds(lambda: trainer.update(watch_spans=True), device))
-            note("look", seconds(lambda: watch.look(0, trainer.stats()), device))
+            note("look", seconds(lambda: watch.look(0, trainer.take_stats()), device))
             note("report", seconds(lambda: log.write(trainer.step, trainer.report()), device))
             steps: list[int] = []
             whole = seconds(save_and_go_on, device)

@@ -5,7 +5,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -120,7 +120,7 @@ def evaluate(
         if data is not None:
             experiment = replace(experiment, task=experiment.task.with_data(data))
         check_spelling(run, experiment.task)
-        with _asking_for_data():
+        with _asking_for_data() if data is None else nullcontext():
             evaluation = Evaluation.of(
                 experiment, model, split, batch=batch, blocks=blocks, limit=limit, ranks=ranks
             )
@@ -185,8 +185,10 @@ def _train_command(
     ) -> None:
         # torchrun starts ranks again with the very command that it was given.
         again = resume or (restarted() and (out / EXPERIMENT_FILE).exists())
-        say_if_slow(experiment.device, experiment.model, experiment.batch * experiment.steps)
         with join_ranks(experiment.device) as ranks:
+            if ranks.first and not again:
+                rows_of_blocks = experiment.batch * experiment.steps
+                say_if_slow(experiment.device, experiment.model, rows_of_blocks)
             result = train_experiment(experiment, out, resume=again, ranks=ranks)
             if ranks.first:
                 print_result({"run": str(out), **_said_of(experiment.task), **result})

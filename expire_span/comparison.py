@@ -89,13 +89,15 @@ def folders_of(line: Line, root: Path) -> dict[int, Path]:
 
 
 def render(table: Table, results: Mapping[str, Sequence[Result]]) -> str:
-    """The table in Markdown; where the paper has a number, it stands before ours."""
+    """The table in Markdown; where the reference has a number, it stands before ours."""
     columns: list[tuple[str, bool]] = []
     for name in (table.metric, *table.columns):
         if any(name in line.paper for line in table.lines):
             columns.append((name, True))
         columns.append((name, False))
-    heads = [f"{COLUMNS[name][0]}, {'paper' if theirs else 'ours'}" for name, theirs in columns]
+    heads = [
+        f"{COLUMNS[name][0]}, {table.reference if theirs else 'ours'}" for name, theirs in columns
+    ]
     rows = [["model", *heads, "runs"]]
     for line in table.lines:
         runs = results.get(line.name, [])

@@ -444,6 +444,15 @@ def test_a_record_of_a_run_is_not_replaced_by_one_that_failed(tmp_path: Path, mo
     assert copies == {path.name: content for path, content in files.items()}  # and no other's
 
 
+def test_a_table_names_those_whose_numbers_stand_beside_ours() -> None:
+    heads = {
+        name: render(TABLES[name], {}).splitlines()[3] for name in ("enwik8", "enwik8-speedrun")
+    }
+    assert "bits/byte, paper" in heads["enwik8"]
+    assert "bits/byte, original code" in heads["enwik8-speedrun"]
+    assert "paper" not in heads["enwik8-speedrun"]
+
+
 def test_a_line_says_how_many_of_its_runs_are_there() -> None:
     table = TABLES["enwik8-span"]
     table = replace(table, lines=(*table.lines, *TABLES["enwik8-speedrun"].lines))

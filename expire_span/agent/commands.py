@@ -76,7 +76,9 @@ def train_command(
         resume: bool = False,
     ) -> None:
         _refuse_ranks()
-        say_if_slow(experiment.device, experiment.model, experiment.batch * experiment.steps)
+        if not resume:
+            rows_of_blocks = experiment.batch * experiment.steps
+            say_if_slow(experiment.device, experiment.model, rows_of_blocks)
         result = train_agent(experiment, out, resume=resume)
         print_result({"run": str(out), **result})
 

@@ -48,7 +48,7 @@ AGENT_KINDS: dict[str, type] = {
 FREE_IN_RESULTS = ("save_every", "device", "compile")
 FREE_ON_RESUME = (*FREE_IN_RESULTS, "evaluation_rows")
 SHARED = ("model", "optimizer", "control")
-OWN = ("memory", "situation", "tally", "means")
+OWN = ("memory", "situation", "tally", "means", "lately")
 
 
 def train_agent(
@@ -213,7 +213,7 @@ class AgentRun:
         metrics["world_steps_per_second"] = steps / seconds
         with self.saver.pointing_back(OSError):
             self._log.write(step, metrics)
-        self._watch.look(step, trainer.stats())
+        self._watch.look(step, trainer.take_stats())
         shown = (experiment.world.metric, "live", "world_steps_per_second")
         self.told = {name: f"{metrics[name]:.4g}" for name in shown if name in metrics}
 

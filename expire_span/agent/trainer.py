@@ -46,7 +46,7 @@ class AgentTrainer:
         self.metric: float | None = None  # the world's metric, as last reported
         memory, block = experiment.model.memory, experiment.model.block
         self.control = PenaltyControl(experiment.penalty, memory, block, device)
-        self.latest: dict[str, Tensor] = {}  # numbers of the last update
+        self.lately = Means()  # how much was remembered since the last look at that
         self._drifted = False
 
     def update(self) -> None:
@@ -61,9 +61,9 @@ class AgentTrainer:
         lesson = self.learner.learn(block, self.memory, self._penalty_weight())
         self.control.observe(self._standing(), lesson.parts["live"].mean())
         self.memory = lesson.memory
-        self.latest = lesson.parts
         self.step += 1
         self.means.add(**lesson.parts)
+        self.lately.add(**{name: lesson.parts[name] for name in MemoryStats.__dataclass_fields__})
 
     def check(self) -> None:
         """Raise `NotFinite` if some gradient since the last report was not finite."""
@@ -87,10 +87,9 @@ class AgentTrainer:
         about = {"world_steps": float(steps), "penalty_weight": float(self._penalty_weight())}
         return scalars | played | memory_metrics(means) | about
 
-    def stats(self) -> MemoryStats:
-        """How much was remembered in the last update."""
-        names = MemoryStats.__dataclass_fields__
-        return MemoryStats(**{name: self.latest[name].cpu() for name in names})
+    def take_stats(self) -> MemoryStats:
+        """How much was remembered since this was last asked; then begin again."""
+        return MemoryStats(**self.lately.take())
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """All tensors of the run's state, by part."""
@@ -102,6 +101,7 @@ class AgentTrainer:
             "tally": {"sums": self.tally.sums, "counts": self.tally.counts},
             "control": self.control.tensors(),
             "means": self.means.tensors(),
+            "lately": self.lately.tensors(),
         }
 
     def values(self) -> dict[str, Any]:
@@ -111,6 +111,7 @@ class AgentTrainer:
             "metric": self.metric,
             "control": self.control.values(),
             "means": self.means.counts(),
+            "lately": self.lately.counts(),
             "memory": self.memory.about(),
         }
 
@@ -125,7 +126,8 @@ class AgentTrainer:
         self.step = values["step"]
         self.metric = values["metric"]
         self.control.restore(tensors["control"], values["control"])
-        self.means.restore(tensors["means"], values["means"], self.device)
+        for part, means in (("means", self.means), ("lately", self.lately)):
+            means.restore(tensors[part], values[part], self.device)
 
     def _look_at_drift(self, drift: float) -> None:
         """Warn, once, if what is learned from is not what was acted with."""

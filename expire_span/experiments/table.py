@@ -65,5 +65,7 @@ class Table:
     picture: Picture = "beside"
     """How it is drawn: beside the paper's numbers, performance against memory size, the loss along
     the validation text, or the course of training."""
+    reference: str = "paper"
+    """Whose numbers stand beside ours."""
     remark: str = ""
     """What one has to know to compare the two."""

@@ -237,6 +237,8 @@ class Task(ABC):
 
     ahead: ClassVar[int] = 1
     """Which step's token is predicted at a step: the next one, or 0 where the step is answered."""
+    one_file: ClassVar[bool] = False
+    """Whether its data are one file of any name."""
 
     @property
     @abstractmethod
@@ -278,9 +280,12 @@ class Task(ABC):
         return hasattr(self, "path")
 
     def with_data(self, path: str) -> Self:
-        """The same task with its data elsewhere."""
+        """The same task with its data elsewhere; one file is found in a folder by its name."""
         if not self.has_data():
             raise ValueError(f"{type(self).__name__} makes up its data: leave out --data.")
+        place = Path(path).expanduser()
+        if self.one_file and place.is_dir():
+            path = str(place / Path(self.path).name)  # type: ignore[attr-defined]
         return replace(self, path=path)  # type: ignore[type-var]
 
     def _source(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ one step that is not scored.
 Shapes: B rows, T steps, N tokens of the split.
 """
 
+import re
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -23,13 +24,10 @@ from expire_span.tasks.batch import Batch
 from expire_span.tasks.stream import Split, Stream
 
 SAMPLES, SAMPLE_SIZE = 16, 4096
-COMPRESSED = {
-    b"PK\x03\x04": "zip",
-    b"\x1f\x8b": "gzip",
-    b"\xfd7zXZ\x00": "xz",
-    b"BZh": "bzip2",
-    b"\x28\xb5\x2f\xfd": "zstd",
-}
+COMPRESSED = re.compile(
+    rb"(?P<zip>PK\x03\x04)|(?P<gzip>\x1f\x8b)|(?P<xz>\xfd7zXZ\x00)"
+    rb"|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<zstd>\x28\xb5\x2f\xfd)"
+)
 """What compressed files begin with."""
 
 
@@ -143,17 +141,12 @@ def map_file(path: str | Path, dtype: type[np.integer] = np.uint8) -> NDArray[np
 def map_text(path: str | Path) -> NDArray[np.integer]:
     """The bytes of a text, mapped; refused if they are compressed, and so next to chance."""
     data = map_file(path)
-    begin = data[:8].tobytes()
-    for mark, kind in COMPRESSED.items():
-        if begin.startswith(mark):
-            raise ValueError(f"{path} is compressed ({kind}): unpack it, and give what was in it.")
+    found = COMPRESSED.match(data[:10].tobytes())
+    if found:
+        raise ValueError(
+            f"{path} is compressed ({found.lastgroup}): unpack it, and give what was in it."
+        )
     return data
-
-
-def file_in(place: str, name: str) -> str:
-    """The file of this name, if the place is a folder, or else the place itself."""
-    folder = Path(place).expanduser()
-    return str(folder / Path(name).name) if folder.is_dir() else place
 
 
 def fingerprint(tokens: NDArray[np.integer]) -> str:

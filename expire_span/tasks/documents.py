@@ -26,7 +26,6 @@ from expire_span.tasks.base import BitsPerByte, Perplexity, Task
 from expire_span.tasks.corpus import (
     Corpus,
     CorpusStream,
-    file_in,
     fingerprint,
     map_file,
     map_text,
@@ -49,6 +48,8 @@ Encode = Callable[[str], list[int] | NDArray[np.uint8]]
 @dataclass(frozen=True)
 class Documents(Task):
     """The settings."""
+
+    one_file = True
 
     path: str
     """A file with one JSON object a line (.jsonl, .ndjson), or any text in UTF-8. A tokenizer is
@@ -110,10 +111,6 @@ class Documents(Task):
         """The same task with the tokenizer that a release brought along, if it did."""
         kept = folder / TOKENIZER_FILE
         return replace(self, tokenizer=str(kept)) if self.tokenizer and kept.exists() else self
-
-    def with_data(self, path: str) -> "Documents":
-        """The same task with another file, or with that of the same name in a folder."""
-        return replace(self, path=file_in(path, self.path))
 
     def score(self) -> BitsPerByte | Perplexity:
         """Bits per byte, or the perplexity of a token."""

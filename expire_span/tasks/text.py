@@ -5,7 +5,7 @@ bytes gives N - 1 pairs of an input and the byte that follows it (`corpus.py`). 
 never read whole. Whoever knows nothing pays 8 bits for a byte.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,6 @@ from expire_span.tasks.base import BitsPerByte, Task
 from expire_span.tasks.corpus import (
     Corpus,
     CorpusStream,
-    file_in,
     fingerprint,
     map_text,
     split_edges,
@@ -27,6 +26,8 @@ from expire_span.tasks.stream import Split, split_number
 @dataclass(frozen=True)
 class Text(Task):
     """The settings."""
+
+    one_file = True
 
     path: str
     """Any file; its bytes are the tokens."""
@@ -57,10 +58,6 @@ class Text(Task):
     def files(self) -> tuple[Path, ...]:
         """The one file."""
         return (Path(self.path).expanduser(),)
-
-    def with_data(self, path: str) -> "Text":
-        """The same task with another file, or with that of the same name in a folder."""
-        return replace(self, path=file_in(path, self.path))
 
     def score(self) -> BitsPerByte:
         """Bits per byte."""

@@ -137,7 +137,7 @@ class Run:
         self.trainer.update(watch_spans=watched, stop=self._wants_to_stop())
         self.bar.update()
         if self.watch.due(coming):
-            stats = self.trainer.stats()
+            stats = self.trainer.take_stats()
             if self.ranks.first:
                 self.watch.look(coming, stats)
         if self._due(experiment.log_every):

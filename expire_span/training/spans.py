@@ -12,7 +12,8 @@ from torch import Tensor
 from expire_span.model.transformer import MemoryStats, Step
 
 LOOK_EVERY = 50
-"""Updates between two looks at the spans, whatever is logged."""
+"""Updates between two looks at the spans, whatever is logged. A look sees all since the one before,
+so that spans which collapse after one are found at the second one after it."""
 NOTHING, EVERYTHING = 0.005, 0.99
 """Shares of the longest span below and above which all spans have collapsed or saturated."""
 EARLY = 1000
@@ -69,7 +70,7 @@ class SpanWatch:
 
         Args:
             step: updates made.
-            stats: of the last one, with the longest spans of all since the last look.
+            stats: of all updates since the last look.
         """
         if self._longest is None:
             return

@@ -6,7 +6,6 @@ that was stopped and resumed makes the same updates as one that never stopped, b
 Shapes: B rows of this rank, T steps of a block.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,7 +100,7 @@ class Trainer:
         self.score = experiment.task.score()
         self.means = Means()
         self.guard = Guard(self.model, ranks)
-        self._stats: MemoryStats | None = None  # of the last update, but for the longest spans
+        self.lately = Means()  # how much was remembered since the last look at that
         self._spans: list[tuple[Tensor, ...]] = []  # of each part of it, for each layer
         if experiment.compile and self.device.type == "cuda":
             self.rehearse()
@@ -188,17 +187,12 @@ class Trainer:
         weight = {"penalty_weight": float(self._penalty_weight())}
         return scalars | scored | layered | weight | self._histogram()
 
-    def stats(self) -> MemoryStats:
-        """How much was remembered in the last update, on all ranks.
+    def take_stats(self) -> MemoryStats:
+        """How much was remembered since this was last asked, on all ranks; then begin again.
 
-        The longest spans are those since this was last asked: what is worth keeping may be rarer
-        than blocks are.
+        One block says little: what is worth keeping may be rarer than blocks are.
         """
-        if self._stats is None:
-            raise ValueError("There has been no update yet: there is nothing to tell of.")
-        mine = MemoryStats(**{name: found.cpu() for name, found in vars(self._stats).items()})
-        self._stats = replace(self._stats, max_span=torch.zeros_like(self._stats.max_span))
-        return combine(self.ranks.gather(mine))
+        return MemoryStats(**self.lately.take(self.ranks))
 
     def checkpoint(self) -> Checkpoint:
         """All of the run's state; raises `NotFinite` rather than saving what is broken."""
@@ -313,8 +307,7 @@ class Trainer:
         self._spans = [each.spans for each in passes]
         penalty = torch.stack([each.penalty for each in passes]).mean()
         self.means.add(penalty=penalty, **vars(stats))
-        longest = stats.max_span if self._stats is None else self._stats.max_span
-        self._stats = replace(stats, max_span=torch.maximum(longest, stats.max_span))
+        self.lately.add(**vars(stats))
 
     def _histogram(self) -> Metrics:
         """Spans of the last update, in bins, for each layer."""
@@ -373,6 +366,7 @@ class Trainer:
                 for name, tensor in memory.tensors().items()
             },
             "means": self.means.tensors(),
+            "lately": self.lately.tensors(),
             "random": {"cpu": torch.get_rng_state()},
         }
         if self.device.type == "cuda":
@@ -380,6 +374,7 @@ class Trainer:
         values = {
             "memory": [memory.about() for memory in self.memories],
             "means": self.means.counts(),
+            "lately": self.lately.counts(),
             "stream": self.stream.state(),
             "score": self.score.state(),
         }
@@ -400,7 +395,8 @@ class Trainer:
             self.model.restore_memory(saved.part(f"memory.{n}"), about)
             for n, about in enumerate(abouts)
         )
-        self.means.restore(saved.part("means"), saved.values["means"], self.device)
+        for part, means in (("means", self.means), ("lately", self.lately)):
+            means.restore(saved.part(part), saved.values[part], self.device)
         self.stream.restore(saved.values["stream"])
         self.score.restore(saved.values["score"])
         random = saved.part("random")

@@ -210,7 +210,7 @@ def test_a_target_for_live_memory_weighs_the_penalty():
     assert trainer._penalty_weight() == 0
     for _ in range(12):
         trainer.update()
-    assert trainer.latest["live"].mean() > 4
+    assert trainer.take_stats().live.mean() > 4
     assert trainer._penalty_weight() > 0  # there is more in memory than wanted
 
 

@@ -175,6 +175,14 @@ def test_senseless_shares_are_refused(shares: tuple[float, float], sentence: str
         Text("any", *shares)
 
 
+@pytest.mark.parametrize("begin", [b"BZhang wrote this. ", b"PK: a name. ", b"\xfd7z"])
+def test_what_only_looks_compressed_is_read(tmp_path: Path, begin: bytes) -> None:
+    path = tmp_path / "some.txt"
+    data = begin + numbered(900)
+    path.write_bytes(data)
+    assert bytes(Text(str(path)).stream("train", 1, 0).read(9).inputs[0].tolist()) == data[:9]
+
+
 @pytest.mark.parametrize(
     ("kind", "pack"),
     [("gzip", gzip.compress), ("xz", lzma.compress), ("bzip2", bz2.compress)],
