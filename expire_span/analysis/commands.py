@@ -147,6 +147,7 @@ def cut(
         most: words to list.
         device: auto, cpu, cuda ...
     """
+    require_at_least(1, most=most)
     looked = look(run, source, length, device)
     _require_losses(looked.recording)
     subject, found = looked.subject, cut_span(looked, limit)

@@ -7,6 +7,7 @@ agent's moves are listed one by one.
 Shapes: T tokens.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -42,12 +43,15 @@ class Cut:
         whole, cut = self.losses()
         return float(np.nanmean(whole)), float(np.nanmean(cut))
 
+    def longest(self) -> int:
+        """Steps after which nothing is left of any memory: the longest span, and then the ramp."""
+        return math.ceil(float(self.whole.spans.max(initial=0)) + self.whole.about.ramp)
+
     def nothing_suffers(self) -> str:
         """What there is to say if the cut costs nothing."""
-        longest = self.whole.spans.max(initial=0)
         return (
-            f"Nothing suffers: no prediction loses {LEAST:g} bits by a cut at {self.limit} steps; "
-            f"the longest span here is {longest:.0f}."
+            f"Nothing suffers: no word loses {LEAST:g} bits by a cut at {self.limit} steps; "
+            f"no memory here lasts longer than {self.longest()}."
         )
 
 

@@ -7,14 +7,16 @@ test data, or an agent on whole episodes, else the last evaluation in `metrics.j
 import json
 import os
 import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from expire_span.looks import look_of
-from expire_span.training.folder import RESULT_FILE
+from expire_span.training.folder import RESULT_FILE, read_result
 from expire_span.training.log import METRICS_FILE, VALID, read_lines, under
+from expire_span.training.records import read_record
 from expire_span.training.release import EXPERIMENT_FILE as SETTINGS
 from expire_span.training.release import WEIGHTS_FILE
 
@@ -32,6 +34,19 @@ KNOWN_METRICS = (
 )
 FAILED = "failed"
 SEED = re.compile(r"[-_/]?seed[-_]?\d+$")
+FREE_IN_GROUPS = {"seed", "device", "tracker", "save_every", "log_every", "compile"}
+"""Settings in which runs of one group may differ: the seed, and how they were run and watched."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a run wrote about itself."""
+
+    folder: Path
+    settings: dict[str, Any]
+    policy: str
+    evaluations: list[tuple[str, dict[str, Any]]]
+    """On what it was judged, and how; what counts first."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +55,7 @@ class Size:
 
     run: str
     group: str
-    """What runs are called that differ by their seed alone."""
+    """What runs of equal settings are called together, and no others."""
     policy: str
     live: float
     metric: str
@@ -57,17 +72,21 @@ def read_sizes(
         paths: folders of runs, or folders above them.
         metric: what they are judged by; of each the first known one if left out.
     """
-    runs = _find_runs(paths)
-    told = {run: size for run in runs if (size := _read_size(run, metric)) is not None}
-    if not told:
+    runs = [_read_run(folder) for folder in _find_runs(paths)]
+    judged = [(run, *found) for run in runs if (found := _judged(run, metric)) is not None]
+    if not judged:
         raise ValueError(_nothing_told(paths, runs, metric))
-    kinds = sorted({f"{one.metric} ({one.split})" for one in told.values()})
+    kinds = sorted({f"{name} ({split})" for _, split, name, _ in judged})
     if len(kinds) > 1:
         raise ValueError(f"These runs were judged differently: {', '.join(kinds)}. Compare apart.")
-    names = dict(zip(told, _short_names(list(told)), strict=True))
-    groups = _group_names(names)
-    sizes = [replace(one, run=names[run], group=groups[run]) for run, one in told.items()]
-    return sizes, {run: _why_left_out(run, metric) for run in runs if run not in told}
+    names = _short_names([run.folder for run, *_ in judged])
+    groups = _group_names(names, [run.settings for run, *_ in judged])
+    sizes = [
+        Size(name, group, run.policy, told["live"], by, told[by], split)
+        for name, group, (run, split, by, told) in zip(names, groups, judged, strict=True)
+    ]
+    left_out = (run for run in runs if _judged(run, metric) is None)
+    return sizes, {run.folder: _why_left_out(run, metric) for run in left_out}
 
 
 def _find_runs(paths: Sequence[Path]) -> list[Path]:
@@ -80,44 +99,41 @@ def _find_runs(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _read_size(run: Path, metric: str | None) -> Size | None:
-    """What a run says of itself, if it tells of the metric, or of one that is known."""
-    for split, told in _evaluations(run):
-        names = (
-            name for name in ((metric,) if metric else KNOWN_METRICS) if _is_number(told, name)
-        )
-        chosen = next(names, None)
+def _read_run(folder: Path) -> _Run:
+    settings = read_record(folder / SETTINGS)
+    policy = look_of(settings["model"]["memory"]["kind"]).name
+    if not (folder / RESULT_FILE).exists():
+        return _Run(folder, settings, policy, [("valid", _last_evaluation(folder))])
+    result = read_result(folder / RESULT_FILE)
+    split = "test" if "task" in settings else "episodes"  # agents are judged on these
+    return _Run(folder, settings, policy, [(split, result), ("valid", result.get("valid", {}))])
+
+
+def _judged(run: _Run, metric: str | None) -> tuple[str, str, dict[str, Any]] | None:
+    """On what a run was judged, by the metric or one that is known, and all it told of that."""
+    for split, told in run.evaluations:
+        names = (metric,) if metric else KNOWN_METRICS
+        chosen = next((name for name in names if _is_number(told, name)), None)
         if chosen is not None and _is_number(told, "live"):
-            policy = look_of(_settings(run)["model"]["memory"]["kind"]).name
-            return Size(run.name, run.name, policy, told["live"], chosen, told[chosen], split)
+            return split, chosen, told
     return None
-
-
-def _evaluations(run: Path) -> list[tuple[str, dict[str, Any]]]:
-    """How a run was judged, and on what; what counts first."""
-    result = _result(run)
-    if result is None:
-        return [("valid", _last_evaluation(run))]
-    split = "test" if "task" in _settings(run) else "episodes"  # agents are judged on these
-    return [(split, result), ("valid", result.get("valid", {}))]
 
 
 def _is_number(told: dict[str, Any], name: str) -> bool:
     return isinstance(told.get(name), int | float)
 
 
-def _why_left_out(run: Path, metric: str | None) -> str:
+def _why_left_out(run: _Run, metric: str | None) -> str:
     """What there is to say of a run that cannot be drawn."""
-    if FAILED in (result := _result(run) or {}):
-        return str(result[FAILED])
-    if any(told for _, told in _evaluations(run)):
-        return f"tells nothing of {metric or 'how well it does'}"
-    return "no evaluation yet"
+    told = [told for _, told in run.evaluations if told]
+    if not told:
+        return "no evaluation yet"
+    return str(told[0].get(FAILED, f"tells nothing of {metric or 'how well it does'}"))
 
 
-def _nothing_told(paths: Sequence[Path], runs: Sequence[Path], metric: str | None) -> str:
+def _nothing_told(paths: Sequence[Path], runs: Sequence[_Run], metric: str | None) -> str:
     """Why there is nothing to compare."""
-    told = [told for run in runs for _, told in _evaluations(run)]
+    told = [told for run in runs for _, told in run.evaluations]
     choices = [name for name in KNOWN_METRICS if any(_is_number(one, name) for one in told)]
     if metric and choices:
         return f"None of these runs tells of {metric}: choose from {', '.join(choices)}."
@@ -125,14 +141,22 @@ def _nothing_told(paths: Sequence[Path], runs: Sequence[Path], metric: str | Non
     return f"There is no run with an evaluation in {named}: train some first."
 
 
-def _group_names(names: dict[Path, str]) -> dict[Path, str]:
-    """What runs of equal settings are called together: by their names without the seed."""
-    settings = {run: json.dumps(_settings(run) | {"seed": None}) for run in names}
-    found = {}
-    for run in names:
-        alike = [names[other] for other in names if settings[other] == settings[run]]
-        found[run] = ", ".join(dict.fromkeys(SEED.sub("", name) or name for name in alike))
-    return found
+def _group_names(names: Sequence[str], settings: Sequence[dict[str, Any]]) -> list[str]:
+    """What each run is called together with those of equal settings: their names without the seed.
+
+    Where others would be called the same, it is their whole names.
+    """
+    bound = ({name: one[name] for name in one.keys() - FREE_IN_GROUPS} for one in settings)
+    keys = [json.dumps(one, sort_keys=True) for one in bound]
+    alike = defaultdict(list)
+    for key, name in zip(keys, names, strict=True):
+        alike[key].append(name)
+    short = {
+        key: ", ".join(dict.fromkeys(SEED.sub("", name) or name for name in group))
+        for key, group in alike.items()
+    }
+    times = Counter(short.values())
+    return [short[key] if times[short[key]] == 1 else ", ".join(alike[key]) for key in keys]
 
 
 def _short_names(runs: Sequence[Path]) -> list[str]:
@@ -147,17 +171,6 @@ def _short_names(runs: Sequence[Path]) -> list[str]:
 def _is_run(settings: Path) -> bool:
     """A folder with settings is a run, unless it was released: then it has weights alone."""
     return not (settings.parent / WEIGHTS_FILE).exists()
-
-
-def _settings(run: Path) -> dict[str, Any]:
-    settings: dict[str, Any] = json.loads((run / SETTINGS).read_text())
-    return settings
-
-
-def _result(run: Path) -> dict[str, Any] | None:
-    """How a run was judged in the end, if it was."""
-    path = run / RESULT_FILE
-    return json.loads(path.read_text()) if path.exists() else None
 
 
 def _last_evaluation(run: Path) -> dict[str, Any]:

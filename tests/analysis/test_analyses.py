@@ -14,7 +14,7 @@ import pytest
 import torch
 from matplotlib.text import Text as Written
 
-from expire_span import FixedSpan
+from expire_span import AdaptiveSpan, FixedSpan
 from expire_span.analysis import plots
 from expire_span.analysis.along import along, spikes
 from expire_span.analysis.classes import spans_by_class, spans_by_token, token_classes
@@ -367,6 +367,42 @@ def test_runs_of_equal_settings_are_one_group_and_others_are_not(run, tmp_path):
     }
 
 
+def test_other_settings_are_no_seeds_of_the_same_and_other_machines_are(run, tmp_path):
+    settings = json.loads((run / "expiring" / "experiment.json").read_text())
+    memory = settings["model"]["memory"]
+    steeper = {"model": settings["model"] | {"memory": memory | {"ramp": memory["ramp"] + 1}}}
+    for name, changed in {
+        "a/w-seed-0": {"device": "cpu"},
+        "a/w-seed-1": {"seed": 1, "device": "auto", "tracker": "wandb", "compile": False},
+        "a/w-seed-2": {"seed": 2, **steeper},
+        "b/w-seed-0": {"steps": 99},
+        "b/w-seed-1": {"steps": 99, "seed": 1, "save_every": 7, "log_every": 7},
+    }.items():
+        shutil.copytree(run / "expiring", tmp_path / name)
+        (tmp_path / name / "experiment.json").write_text(json.dumps(settings | changed))
+    sizes, _ = read_sizes([tmp_path])
+    assert {one.run: one.group for one in sizes} == {
+        "a/w-seed-0": "a/w-seed-0, a/w-seed-1",
+        "a/w-seed-1": "a/w-seed-0, a/w-seed-1",
+        "a/w-seed-2": "a/w-seed-2",
+        "b/w-seed-0": "b/w",
+        "b/w-seed-1": "b/w",
+    }
+
+
+def test_a_run_is_read_once(run, monkeypatch):
+    read, plainly = [], Path.read_text
+
+    def counted(path, *options, **named):
+        read.append(path)
+        return plainly(path, *options, **named)
+
+    monkeypatch.setattr(Path, "read_text", counted)
+    read_sizes([run])
+    files = ("experiment.json", "metrics.jsonl")
+    assert sorted(read) == [run / name / file for name in ("expiring", "window") for file in files]
+
+
 def test_sizes_are_joined_to_the_mean_of_their_seeds_and_to_nothing_else():
     found = [
         Size(f"{group}-{n}", group, policy, live + n, "success", 0.5 + 0.1 * n, "episodes")
@@ -416,12 +452,24 @@ def test_a_cut_shows_what_suffers_and_nothing_else(tmp_path, capsys, monkeypatch
         main([*command, "--limit", str(limit), "--out", str(tmp_path), "--device", "cpu"])
         rows = rows_of(tmp_path / "cut.csv")
         assert all(float(row["bits_lost"]) >= LEAST for row in rows)
-        said = "Nothing suffers: no prediction loses 0.01 bits by a cut at 1024 steps"
+        said = "Nothing suffers: no word loses 0.01 bits by a cut at 1024 steps"
         assert (len(rows) > 0) == suffers
         assert (said in capsys.readouterr().out) == (not suffers)
         assert (said in texts_of(drawn[-1])) == (not suffers)
         assert bool(drawn[-1].axes[0].lines) == suffers
         plt.close(drawn[-1])
+
+
+@pytest.mark.parametrize("memory", [EXPIRING, FixedSpan(12), AdaptiveSpan(30, 8, initial=0.4)])
+def test_a_cut_beyond_the_longest_memory_hides_nothing(memory):
+    found = look_at_text(reading_subject(memory), TEXT * 3)
+    longest_span = found.recording.spans.max()
+    lasts = math.ceil(longest_span + getattr(memory, "ramp", 0))
+    beyond = cut_span(found, lasts)
+    np.testing.assert_array_equal(*beyond.losses())
+    assert f"no memory here lasts longer than {lasts}." in beyond.nothing_suffers()
+    fades = cut_span(found, math.ceil(longest_span) - isinstance(memory, FixedSpan))
+    assert not np.array_equal(*fades.losses(), equal_nan=True)
 
 
 def test_one_run_that_failed_or_was_killed_does_not_spoil_the_others(run, tmp_path, capsys):
@@ -450,6 +498,10 @@ def test_one_run_that_failed_or_was_killed_does_not_spoil_the_others(run, tmp_pa
         (["spans", "RUN", "--text", "TEXT", "--length", "0"], "length must be a whole number of"),
         (["record", "RUN", "--blocks", "2", "--out", "RUN"], "holds other files, such as"),
         (["layers", "RUN", "--text", "TEXT", "--drawn", "0"], "drawn must be a whole number of"),
+        (
+            ["cut", "RUN", "--text", "TEXT", "--most", "0"],
+            "most must be a whole number of at least",
+        ),
         (["layers", "RUN", "--episodes", "0"], "episodes must be a whole number of at least 1"),
         (["layers", "EXAMPLE"], "There is no file enwik8: check the path"),
         (["layers", "EXAMPLE"], "or give another text with --text."),
