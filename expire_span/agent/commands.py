@@ -146,6 +146,7 @@ def sweep(
     windows: tuple[int, ...] | None = None,
     seeds: tuple[int, ...] = SEEDS,
     prices: tuple[float, ...] = PRICES,
+    steps: int | None = None,
     side_by_side: int = 4,
 ) -> None:
     """Train windows of many sizes and Expire-Span at some prices, with some seeds; draw them all.
@@ -159,10 +160,11 @@ def sweep(
         windows: sizes of Transformer-XL's memory; those that fit the scale if left out.
         seeds: of every run.
         prices: penalties of Expire-Span, as multiples of the experiment's own.
+        steps: updates of every run; as many as the experiment has if left out.
         side_by_side: runs that share the device.
     """
     _refuse_ranks()
-    experiments = sweep_experiments(name, scale, windows, seeds, prices)
+    experiments = sweep_experiments(name, scale, windows, seeds, prices, steps)
     run_sweep(experiments, out, side_by_side=side_by_side)
     draw_sweep(out, out / "performance.png")
     print(out / "performance.png")

@@ -73,6 +73,7 @@ def sweep_experiments(
     windows: Sequence[int] | None = None,
     seeds: Sequence[int] = SEEDS,
     prices: Sequence[float] = PRICES,
+    steps: int | None = None,
 ) -> dict[str, AgentExperiment]:
     """The runs of a sweep by name: each window and each price of memory, with each seed.
 
@@ -82,9 +83,12 @@ def sweep_experiments(
         windows: sizes of Transformer-XL's memory; those that fit the scale if left out.
         seeds: of every run.
         prices: penalties of Expire-Span, as multiples of the experiment's own.
+        steps: updates of every run; as many as the experiment has if left out.
     """
     require_one_of(tuple(AGENT_EXPERIMENTS), name=name)
     base = AGENT_EXPERIMENTS[name](scale)
+    if steps is not None:
+        base = _of_length(base, steps)
     policy = base.model.memory
     assert isinstance(policy, ExpireSpan)
     if windows is None:
@@ -98,6 +102,20 @@ def sweep_experiments(
         for kind, memory in memories.items()
         for seed in seeds
     }
+
+
+def _of_length(experiment: AgentExperiment, steps: int) -> AgentExperiment:
+    """The same in more or fewer updates; if spans come to rest, then as long before the end."""
+    penalty = experiment.penalty
+    if penalty.rest_after is not None:
+        rest_after = penalty.rest_after + steps - experiment.steps
+        if rest_after < 0:
+            raise ValueError(
+                f"Spans rest in the last {experiment.steps - penalty.rest_after} updates: give "
+                f"more steps than that, not {steps}."
+            )
+        penalty = replace(penalty, rest_after=rest_after)
+    return replace(experiment, steps=steps, penalty=penalty)
 
 
 def run_sweep(

@@ -365,6 +365,17 @@ def test_agents_are_not_trained_by_several_ranks(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["corridor", "portal"])
+def test_runs_of_a_shorter_sweep_rest_as_long_before_their_end(name):
+    usual, short = (sweep_experiments(name, "single", steps=steps) for steps in (None, 1500))
+    for one, other in zip(usual.values(), short.values(), strict=True):
+        rest, end = one.penalty.rest_after, one.steps
+        resting = None if rest is None else rest - end + 1500
+        assert other == replace(one, steps=1500, penalty=replace(one.penalty, rest_after=resting))
+    with pytest.raises(ValueError, match=r"rest in the last 400 updates: give more steps than"):
+        sweep_experiments("portal", "single", steps=300)
+
+
+@pytest.mark.parametrize("name", ["corridor", "portal"])
 def test_a_sweep_varies_memory_seed_and_price_and_nothing_else(name):
     wanted = sweep_experiments(name, "single")
     assert len(wanted) == len(SEEDS) * (len(WINDOWS[name]) + len(PRICES))
