@@ -105,15 +105,15 @@ def dense_agent(memory: AnyMemory, block: int = 20) -> Transformer:
 
 @every_memory
 def test_replayed_steps_are_the_steps(memory, stand_in):
-    compare_steps(dense_agent(memory))
+    assert_same_steps(dense_agent(memory))
 
 
 def test_replayed_steps_are_the_steps_in_blocks_of_one(stand_in):
-    compare_steps(dense_agent(MEMORIES["expire"], block=1))
+    assert_same_steps(dense_agent(MEMORIES["expire"], block=1))
 
 
 @torch.no_grad()
-def compare_steps(model: Transformer) -> None:
+def assert_same_steps(model: Transformer) -> None:
     """Three blocks by plain calls and by replays."""
     game = WORLD.play()
     plain = CachedActor(model, game, 4)

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 @every_world
 @every_memory
 def test_going_on_from_a_saved_state_makes_the_same_updates(memory, world):
-    compare_resumed(tiny_experiment(world, memory=memory))
+    assert_it_resumes_exactly(tiny_experiment(world, memory=memory))
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,10 @@ def test_going_on_from_a_saved_state_makes_the_same_updates(memory, world):
 )
 def test_going_on_as_penalties_are_steered_and_by_rmsprop(penalty):
     optimizer = AgentOptimizer(method="rmsprop", rate=1e-2, clip=0.5, span_rate=2.0)
-    compare_resumed(replace(tiny_experiment(), penalty=penalty, optimizer=optimizer))
+    assert_it_resumes_exactly(replace(tiny_experiment(), penalty=penalty, optimizer=optimizer))
 
 
-def compare_resumed(experiment: AgentExperiment) -> None:
+def assert_it_resumes_exactly(experiment: AgentExperiment) -> None:
     whole = AgentTrainer(experiment, CPU)
     for _ in range(5):
         whole.update()
