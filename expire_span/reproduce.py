@@ -118,6 +118,9 @@ def reproduce(
     if records is not None:
         _refuse_others(chosen, scale, records / scale, data)
     most = {line.name: line.seeds if seeds is None else seeds for line in wanted}
+    for line in wanted:
+        if len(folders_of(line, root)) < most[line.name]:  # or there may be no need of data
+            _experiment_of(line, scale, 0, data).task.files()  # says what is missing
     try:
         for seed in range(max(most[line.name] for line in wanted)):
             for line in (one for one in wanted if seed < most[one.name]):

@@ -266,6 +266,17 @@ def test_models_are_chosen_by_what_the_table_or_the_folder_calls_them(
     assert made == ["enwik8/transformer-xl-512"]
 
 
+def test_missing_data_are_named_before_anything_is_made(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit):
+        main(["reproduce", "enwik8", "--scale", "single", "--device", "cpu", "--out", str(out)])
+    assert "There is no enwik8 in data" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_a_run_that_is_trained_is_only_judged(tmp_path: Path, monkeypatch) -> None:
     smoke("enwik8-speedrun", tmp_path, "--only", "same-recipe")
     path = next(tmp_path.rglob(RESULT_FILE))

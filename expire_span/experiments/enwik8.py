@@ -97,7 +97,7 @@ def enwik8_large(scale: Scale = "single", layer_drop: float = 0.2) -> Experiment
     not give batch, block, updates, random shortening and first spans: they are the small one's.
 
     `single` reads 8M bytes in batches of 16, with LayerDrop but no dropout, by our own recipe, with
-    spans as in `enwik8_point`: enough to see it train, too little to see its worth.
+    spans that begin with a block: enough to see it train, too little to see its worth.
     """
     small = enwik8(EXPIRE_SPAN_32K, "paper")
     model = replace(
