@@ -126,8 +126,9 @@ class AgentTrainer:
         self.step = values["step"]
         self.metric = values["metric"]
         self.control.restore(tensors["control"], values["control"])
-        for part, means in (("means", self.means), ("lately", self.lately)):
-            means.restore(tensors[part], values[part], self.device)
+        self.means.restore(tensors["means"], values["means"], self.device)
+        lately = values.get("lately", {})  # older checkpoints do not tell
+        self.lately.restore(tensors["lately"], lately, self.device)
 
     def _look_at_drift(self, drift: float) -> None:
         """Warn, once, if what is learned from is not what was acted with."""

@@ -143,7 +143,7 @@ class PenaltyControl:
         """Go on from what `tensors` and `values` returned."""
         self._state = tensors["state"].to(self._state.device)
         self.opened = values["opened"]
-        self.closed = values["closed"]
+        self.closed = values.get("closed")  # older checkpoints know of no rest
 
 
 def _check_target(target: float, memory: MemoryPolicy) -> None:

@@ -395,8 +395,9 @@ class Trainer:
             self.model.restore_memory(saved.part(f"memory.{n}"), about)
             for n, about in enumerate(abouts)
         )
-        for part, means in (("means", self.means), ("lately", self.lately)):
-            means.restore(saved.part(part), saved.values[part], self.device)
+        self.means.restore(saved.part("means"), saved.values["means"], self.device)
+        lately = saved.values.get("lately", {})  # older checkpoints do not tell
+        self.lately.restore(saved.part("lately"), lately, self.device)
         self.stream.restore(saved.values["stream"])
         self.score.restore(saved.values["score"])
         random = saved.part("random")

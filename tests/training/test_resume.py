@@ -49,6 +49,26 @@ def assert_stop_is_invisible(experiment: Experiment, stop: int, folder: Path) ->
     assert same_state(unbroken, resumed)
 
 
+def test_checkpoints_from_before_spans_rested_and_were_looked_at_together_can_be_resumed():
+    experiment = small_experiment(memory=MEMORIES["expire"])
+    unbroken = Trainer(experiment)
+    run(unbroken, 7)
+    unbroken.take_stats()  # the other one will begin to look anew
+    run(unbroken, STEPS)
+    broken = Trainer(experiment)
+    run(broken, 7)
+    saved = broken.checkpoint()
+    assert saved.shared is not None
+    saved.shared.values["control"].pop("closed")
+    saved.own.values.pop("lately")
+    for name in [name for name in saved.own.tensors if name.startswith("lately.")]:
+        del saved.own.tensors[name]
+    resumed = Trainer(experiment)
+    resumed.restore(saved)
+    run(resumed, STEPS)
+    assert same_state(unbroken, resumed)
+
+
 @pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
 @pytest.mark.parametrize("stop", [0, 1, 7])
 def test_resume_equals_no_stop_for_every_memory(memory, stop, tmp_path):
