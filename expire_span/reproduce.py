@@ -9,7 +9,7 @@ command may be given several times side by side: each takes what is left.
 import gc
 import json
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -118,9 +118,7 @@ def reproduce(
     if records is not None:
         _refuse_others(chosen, scale, records / scale, data)
     most = {line.name: line.seeds if seeds is None else seeds for line in wanted}
-    for line in wanted:
-        if len(folders_of(line, root)) < most[line.name]:  # or there may be no need of data
-            _experiment_of(line, scale, 0, data).task.files()  # says what is missing
+    _look_for_data(wanted, most, scale, root, data)
     try:
         for seed in range(max(most[line.name] for line in wanted)):
             for line in (one for one in wanted if seed < most[one.name]):
@@ -134,6 +132,15 @@ def reproduce(
     finally:
         text = _show(table, root, records)
     print(f"{text}\n\nDrawn: {root / f'{table}.png'}")
+
+
+def _look_for_data(
+    lines: Sequence[Line], most: Mapping[str, int], scale: Scale, root: Path, data: str | None
+) -> None:
+    """Say what is missing before anything is made, unless all that is wanted is there."""
+    for line in lines:
+        if len(folders_of(line, root)) < most[line.name]:
+            _experiment_of(line, scale, 0, data).task.files()
 
 
 def _is_named(line: Line, part: str | None) -> bool:
