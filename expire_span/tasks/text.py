@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 
 from expire_span.checks import require_shares
 from expire_span.tasks.base import BitsPerByte, Task
-from expire_span.tasks.corpus import (
-    Corpus,
-    CorpusStream,
-    fingerprint,
-    map_text,
-    split_edges,
-)
+from expire_span.tasks.corpus import Corpus, CorpusStream, fingerprint, map_text, split_edges
 from expire_span.tasks.stream import Split, split_number
 
 

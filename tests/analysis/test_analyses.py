@@ -348,18 +348,24 @@ def test_a_run_that_tells_nothing_of_the_metric_is_named_and_left_out(run, tmp_p
     assert [(one.performance, one.live, one.split) for one in sizes][1] == (2.5, 7.0, "valid")
 
 
+def groups_of_copies(run, folder, changes):
+    """What copies of a run are called together, by their names, each with some other settings."""
+    settings = json.loads((run / "experiment.json").read_text())
+    for name, changed in changes.items():
+        shutil.copytree(run, folder / name)
+        (folder / name / "experiment.json").write_text(json.dumps(settings | changed))
+    sizes, _ = read_sizes([folder])
+    return {one.run: one.group for one in sizes}
+
+
 def test_runs_of_equal_settings_are_one_group_and_others_are_not(run, tmp_path):
-    settings = json.loads((run / "window" / "experiment.json").read_text())
-    for name, changed in {
+    changes = {
         "wide/seed-0": {},
         "wide/seed-1": {"seed": 1},
         "long-seed-0": {"steps": 99},
         "alone": {"steps": 98},
-    }.items():
-        shutil.copytree(run / "window", tmp_path / name)
-        (tmp_path / name / "experiment.json").write_text(json.dumps(settings | changed))
-    sizes, _ = read_sizes([tmp_path])
-    assert {one.run: one.group for one in sizes} == {
+    }
+    assert groups_of_copies(run / "window", tmp_path, changes) == {
         "wide/seed-0": "wide",
         "wide/seed-1": "wide",
         "long-seed-0": "long",
@@ -371,17 +377,14 @@ def test_other_settings_are_no_seeds_of_the_same_and_other_machines_are(run, tmp
     settings = json.loads((run / "expiring" / "experiment.json").read_text())
     memory = settings["model"]["memory"]
     steeper = {"model": settings["model"] | {"memory": memory | {"ramp": memory["ramp"] + 1}}}
-    for name, changed in {
+    changes = {
         "a/w-seed-0": {"device": "cpu"},
         "a/w-seed-1": {"seed": 1, "device": "auto", "tracker": "wandb", "compile": False},
         "a/w-seed-2": {"seed": 2, **steeper},
         "b/w-seed-0": {"steps": 99},
         "b/w-seed-1": {"steps": 99, "seed": 1, "save_every": 7, "log_every": 7},
-    }.items():
-        shutil.copytree(run / "expiring", tmp_path / name)
-        (tmp_path / name / "experiment.json").write_text(json.dumps(settings | changed))
-    sizes, _ = read_sizes([tmp_path])
-    assert {one.run: one.group for one in sizes} == {
+    }
+    assert groups_of_copies(run / "expiring", tmp_path, changes) == {
         "a/w-seed-0": "a/w-seed-0, a/w-seed-1",
         "a/w-seed-1": "a/w-seed-0, a/w-seed-1",
         "a/w-seed-2": "a/w-seed-2",
