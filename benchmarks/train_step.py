@@ -180,7 +180,7 @@ def replay_agrees(trainer: Trainer) -> bool:
         return True
     batch = trainer.stream.read(512).to("cuda")
     # A replay writes where the one before left its memory.
-    trainer.memories = tuple(m.map(lambda _, tensor: tensor.clone()) for m in trainer.memories)
+    trainer.memories = tuple(m.clone() for m in trainer.memories)
     state = torch.cuda.get_rng_state()
 
     def gradients_left() -> list[Tensor]:

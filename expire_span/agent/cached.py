@@ -36,6 +36,7 @@ from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.span_attention import KeySet, Visibility, span_attention
 from expire_span.model.ops.span_attention import choose as choose_attention
 from expire_span.model.transformer import Transformer
+from expire_span.state import State
 from expire_span.worlds import Game
 
 
@@ -84,29 +85,13 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Carry:
+class Carry(State):
     """All that changes from one step to the next, but for the cache and what is recorded."""
 
     situation: Situation
     step: Tensor  # int64 [], time within the block
     origin: Tensor  # int64 [B], when each row's episode began
     tally: Tally
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by its name."""
-        situation = self.situation.tensors()
-        own = {"step": self.step, "origin": self.origin}
-        return {**situation, **own, "sums": self.tally.sums, "counts": self.tally.counts}
-
-    def clone(self) -> "Carry":
-        """A copy of which no two tensors share memory, to be written into."""
-        situation = self.situation
-        return Carry(
-            situation=situation.like({n: t.clone() for n, t in situation.tensors().items()}),
-            step=self.step.clone(),
-            origin=self.origin.clone(),
-            tally=self.tally.clone(),
-        )
 
 
 def can_cache(memory: Memory) -> bool:
@@ -356,7 +341,7 @@ class _Graphs:
     def __init__(self, actor: CachedActor, carry: Carry, memory: Memory):
         self._length = actor._length
         self._carry = carry.clone()
-        self._memory = memory.map(lambda _, tensor: tensor.clone())
+        self._memory = memory.clone()
         self._opening, self._cache = capture(lambda: actor.open(self._memory))
         self._opening.replay()  # the runs that follow look into the cache
         step = partial(actor.step_in_place(), self._cache, self._carry)

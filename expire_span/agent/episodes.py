@@ -3,7 +3,7 @@
 Shapes: B rows, T steps, V words.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -12,11 +12,12 @@ from torch import Tensor
 
 from expire_span.agent.evaluation import play_first_episodes
 from expire_span.model.transformer import Transformer
+from expire_span.state import State
 from expire_span.worlds import World
 
 
 @dataclass(frozen=True)
-class Episodes:
+class Episodes(State):
     """One episode after another in each row, at least the first of each from beginning to end."""
 
     observations: Tensor  # uint8 [B, T, 3, 3, V]
@@ -44,17 +45,14 @@ class Episodes:
     def first_of(self, row: int) -> Self:
         """The first episode of a row, alone."""
         length = int(self.lengths()[row])
-        return self._each(lambda field: field[row : row + 1, :length])
+        return self.map(lambda field: field[row : row + 1, :length])
 
     def blocks(self, length: int) -> Iterator[Self]:
         """The same steps in parts of at most so many."""
         return (self._cut(first, first + length) for first in range(0, self.steps, length))
 
     def _cut(self, first: int, last: int) -> Self:
-        return self._each(lambda field: field[:, first:last])
-
-    def _each(self, function: Callable[[Tensor], Tensor]) -> Self:
-        return type(self)(**{f.name: function(getattr(self, f.name)) for f in fields(self)})
+        return self.map(lambda field: field[:, first:last])
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ Shapes: B rows, T steps of a block.
 """
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import torch
@@ -135,8 +135,8 @@ class _Replay:
         weight: Tensor,
     ):
         self._parameters = list(model.parameters())
-        self._block = Block(**{name: tensor.clone() for name, tensor in _tensors(block).items()})
-        self._memory = memory.map(lambda _, tensor: tensor.clone())
+        self._block = block.clone()
+        self._memory = memory.clone()
         self._weight = weight.clone()
 
         def read() -> Lesson:
@@ -150,7 +150,7 @@ class _Replay:
 
     def learn(self, block: Block, memory: Memory, weight: Tensor) -> Lesson:
         """The gradients of a block are then those of the parameters."""
-        copy_all(_tensors(block), _tensors(self._block))
+        copy_all(block.tensors(), self._block.tensors())
         copy_all(memory.tensors(), self._memory.tensors())
         self._weight.copy_(weight)
         self._graph.replay()
@@ -186,7 +186,3 @@ def _step(optimizer: torch.optim.Optimizer, norm: Tensor) -> None:
         optimizer.step()
     elif sound:
         optimizer.step()
-
-
-def _tensors(block: Block) -> dict[str, Tensor]:
-    return {each.name: getattr(block, each.name) for each in fields(block)}

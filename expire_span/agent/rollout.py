@@ -7,7 +7,6 @@ Shapes: B rows, T steps of a block, V words, A actions.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,34 +16,22 @@ from expire_span.agent.tally import Tally
 from expire_span.chance import Purpose, draw, row_keys, unit
 from expire_span.model.memory import Memory
 from expire_span.model.transformer import Transformer
-from expire_span.worlds import Game
+from expire_span.state import State
+from expire_span.worlds import Game, WorldState
 
 
 @dataclass(frozen=True)
-class Situation:
+class Situation(State):
     """Where every row stands between two blocks, apart from memory."""
 
-    world: Any  # the world's state, a dataclass of tensors [B, ...]
+    world: WorldState
     fresh: Tensor  # bool [B], whether the next step is the first of an episode
     key: Tensor  # int64 [B], chance of the actions
     time: Tensor  # int64 [], steps made so far: the counter of that chance
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by its dotted name."""
-        world = {f"world.{name}": tensor for name, tensor in self.world.tensors().items()}
-        return {"fresh": self.fresh, "key": self.key, "time": self.time, **world}
-
-    def like(self, tensors: dict[str, Tensor]) -> "Situation":
-        """The situation whose `tensors()` these were, on the device of this one."""
-        prefix = "world."
-        world = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-        device = self.fresh.device
-        own = {name: tensors[name].to(device) for name in ("fresh", "key", "time")}
-        return Situation(world=self.world.like(world), **own)
-
 
 @dataclass(frozen=True)
-class Block:
+class Block(State):
     """What was seen, done and earned in a block; what came before it is in memory."""
 
     observations: Tensor  # uint8 [B, T, 3, 3, V]

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from expire_span.state import State
 from expire_span.worlds import Game, Outcome
 
 
 @dataclass(frozen=True)
-class Tally:
+class Tally(State):
     """Sums over the episodes that have ended."""
 
     sums: Tensor  # float64 [M]
@@ -41,10 +42,6 @@ class Tally:
             sums=self.sums + torch.stack(values).sum(dim=1, dtype=torch.float64),
             counts=self.counts + torch.stack(applies).sum(dim=1, dtype=torch.float64),
         )
-
-    def clone(self) -> "Tally":
-        """A copy in memory of its own."""
-        return replace(self, sums=self.sums.clone(), counts=self.counts.clone())
 
     def read(self, game: Game) -> dict[str, float]:
         """Means over episodes, for measures that applied to any, and how many ended in all."""

@@ -98,7 +98,7 @@ class AgentTrainer:
             "optimizer": optimizer_tensors(self.learner.optimizer, self.model),
             "memory": self.memory.tensors(),
             "situation": self.situation.tensors(),
-            "tally": {"sums": self.tally.sums, "counts": self.tally.counts},
+            "tally": self.tally.tensors(),
             "control": self.control.tensors(),
             "means": self.means.tensors(),
             "lately": self.lately.tensors(),
@@ -121,8 +121,7 @@ class AgentTrainer:
         load_optimizer(self.learner.optimizer, self.model, tensors["optimizer"])
         self.memory = self.model.restore_memory(tensors["memory"], values["memory"])
         self.situation = self.situation.like(tensors["situation"])
-        counted = {name: tensor.to(self.device) for name, tensor in tensors["tally"].items()}
-        self.tally = Tally(counted["sums"], counted["counts"])
+        self.tally = self.tally.like(tensors["tally"])
         self.step = values["step"]
         self.metric = values["metric"]
         self.control.restore(tensors["control"], values["control"])

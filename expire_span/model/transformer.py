@@ -24,10 +24,11 @@ from expire_span.model.memory import Deadlines, LayerMemory, Memory, Settling, W
 from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.span_attention import choose
 from expire_span.model.ports import SequenceHead, TokenHead, TokenInput
+from expire_span.state import State
 
 
 @dataclass(frozen=True)
-class MemoryStats:
+class MemoryStats(State):
     """How much each layer remembers; every field is [layers], without gradient."""
 
     live: Tensor
@@ -135,9 +136,7 @@ class Transformer(nn.Module):
                 f"This is memory of another model ({about.get('made_for', 'unknown')}), "
                 f"but this one is {self._memory_kind()}."
             )
-        fresh = self.start(about["batch"])
-        memory = fresh.map(lambda name, old: tensors[name].to(old.device))
-        return replace(memory, clock=about["clock"])
+        return replace(self.start(about["batch"]).like(tensors), clock=about["clock"])
 
     def load_memory(self, path: str | Path) -> Memory:
         """Read what `Memory.save` wrote, onto the model's device."""

@@ -3,15 +3,17 @@
 Shapes: B rows, T steps.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
+from expire_span.state import State
+
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(State):
     """The next T steps of B rows that run side by side.
 
     Args:
@@ -41,11 +43,6 @@ class Batch:
     def judged(self) -> Tensor:
         """bool [B, T], the steps that count in the metric."""
         return self.scored if self.in_metric is None else self.in_metric
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
-        """The same batch with `function(field)` in place of every field there is."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{n: function(x) for n, x in given.items() if x is not None})
 
     @staticmethod
     def joined(parts: Sequence["Batch"]) -> "Batch":

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from expire_span.model.memory import Memory, Settling
 from expire_span.model.transformer import MemoryStats, Transformer
+from expire_span.state import State
 from expire_span.tasks import Batch
 
 
@@ -56,7 +57,7 @@ class Pass:
 
     def kept(self) -> "Pass":
         """The same in buffers of its own, which no later replay writes again."""
-        memory = self.memory().map(lambda _, tensor: tensor.clone())
+        memory = self.memory().clone()
         return replace(
             self,
             objective=self.objective.detach(),
@@ -67,7 +68,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(State):
     """What one block is read from.
 
     Args:
@@ -84,28 +85,9 @@ class Work:
     weight: Tensor
     limit: Tensor | None = None
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All of them by name."""
-        optional = {**vars(self.batch), "limit": self.limit}
-        given = {name: tensor for name, tensor in optional.items() if tensor is not None}
-        return given | self.memory.tensors() | {"of_all": self.scored, "weight": self.weight}
-
     def shapes(self) -> tuple[Any, ...]:
         """What must be equal for one block to be read as another was, but for numbers."""
         return tuple((name, *t.shape, t.dtype) for name, t in self.tensors().items())
-
-    def clone(self) -> "Work":
-        """The same in buffers of its own."""
-        given = vars(self.batch).items()
-        batch: dict[str, Any] = {name: None if t is None else t.clone() for name, t in given}
-        memory = self.memory.map(lambda _, tensor: tensor.clone())
-        return Work(
-            batch=replace(self.batch, **batch),
-            memory=memory,
-            scored=self.scored.clone(),
-            weight=self.weight.clone(),
-            limit=None if self.limit is None else self.limit.clone(),
-        )
 
 
 LATELY = 16
@@ -234,7 +216,7 @@ class Captured:
             penalty=done.penalty.clone(),
             nll=done.nll.clone(),
             predictions=None if done.predictions is None else done.predictions.clone(),
-            stats=MemoryStats(**{name: part.clone() for name, part in vars(done.stats).items()}),
+            stats=done.stats.clone(),
             settling=settling,
             frame=replace(done.frame, clock=work.memory.clock + work.batch.inputs.shape[1]),
         )

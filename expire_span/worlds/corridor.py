@@ -8,7 +8,7 @@ Shapes: B rows, V words.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -109,25 +109,25 @@ class CorridorState(WorldState):
     y: Tensor  # from 0 to width - 1
 
 
-class CorridorGame(Game):
+class CorridorGame(Game[CorridorState]):
     """Corridor at play."""
 
     world: Corridor
 
-    def map(self, state: Any, row: int) -> Cells:
+    def map(self, state: CorridorState, row: int) -> Cells:
         """All cells of one row's world, walls filling up to the longest corridor."""
         length, cue, top = (int(t[row]) for t in (state.length, state.cue, state.top))
         return self._draw(length, cue, top, columns=self.world.longest)
 
-    def place(self, state: Any, row: int) -> tuple[int, int]:
+    def place(self, state: CorridorState, row: int) -> tuple[int, int]:
         """x and y of one row's agent on that map."""
         return int(state.x[row]), int(state.y[row]) + 1
 
-    def caption(self, state: Any, row: int) -> str:
+    def caption(self, state: CorridorState, row: int) -> str:
         """Length and steps."""
         return f"length {int(state.length[row])}, step {int(state.steps[row])}"
 
-    def measure(self, last: Any) -> dict[str, Measure]:
+    def measure(self, last: CorridorState) -> dict[str, Measure]:
         """Return, steps, and success, also by the length of the corridor."""
         earned = last.total + self.world.step_cost * last.steps
         success = (earned > 0.5).float()
@@ -155,7 +155,7 @@ class CorridorGame(Game):
             y=torch.full_like(coins, world.first_row),
         )
 
-    def _move(self, state: Any, actions: Tensor) -> tuple[CorridorState, Tensor, Tensor]:
+    def _move(self, state: CorridorState, actions: Tensor) -> tuple[CorridorState, Tensor, Tensor]:
         lowest = self.world.width - 1
         dx, dy = self._dx[actions], self._dy[actions]
         y = state.y + dy
@@ -181,7 +181,7 @@ class CorridorGame(Game):
             ]
         )
 
-    def _view(self, state: Any) -> Tensor:
+    def _view(self, state: CorridorState) -> Tensor:
         to_end = (2 - (state.length - state.x)).clamp(min=0)  # 2 at the end
         from_start = (3 - state.x).clamp(min=0)  # 2 at the start
         near = _NOTHING + torch.where(to_end > 0, to_end, -from_start)

@@ -10,7 +10,7 @@ Shapes: B rows, V words.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -120,28 +120,28 @@ class PortalState(WorldState):
     twice: Tensor  # bool: the episode has ended by a second mistake in one room
 
 
-class PortalGame(Game):
+class PortalGame(Game[PortalState]):
     """Portal at play."""
 
     world: Portal
 
-    def map(self, state: Any, row: int) -> Cells:
+    def map(self, state: PortalState, row: int) -> Cells:
         """The cells of the room that one row's agent is in."""
         room = int(state.room[row])
         return self._draw(bool(int(state.red_left[row]) >> room & 1), room)
 
-    def place(self, state: Any, row: int) -> tuple[int, int]:
+    def place(self, state: PortalState, row: int) -> tuple[int, int]:
         """x and y of one row's agent on that map."""
         return int(state.x[row]), int(state.y[row])
 
-    def caption(self, state: Any, row: int) -> str:
+    def caption(self, state: PortalState, row: int) -> str:
         """Room, steps and reward."""
         return (
             f"room {int(state.room[row]) + 1} of {self.world.rooms}, "
             f"step {int(state.steps[row])}, reward {float(state.total[row]):.1f}"
         )
 
-    def measure(self, last: Any) -> dict[str, Measure]:
+    def measure(self, last: PortalState) -> dict[str, Measure]:
         """Return, steps, furthest room, and whether a second mistake ended it."""
         return super().measure(last) | {
             "furthest_room": Measure(last.furthest.float() + 1),
@@ -163,7 +163,7 @@ class PortalGame(Game):
             twice=none.bool(),
         )
 
-    def _move(self, state: Any, actions: Tensor) -> tuple[PortalState, Tensor, Tensor]:
+    def _move(self, state: PortalState, actions: Tensor) -> tuple[PortalState, Tensor, Tensor]:
         world = self.world
         edge, middle = world.size - 1, world.size // 2
         enter_x, enter_y = world.entrance
@@ -211,7 +211,7 @@ class PortalGame(Game):
             ]
         )
 
-    def _view(self, state: Any) -> Tensor:
+    def _view(self, state: PortalState) -> Tensor:
         side = self.world.size - 2
         red_left = (state.red_left >> state.room) & 1 if self.world.shuffle else 1
         place = state.y * side + (state.x + (red_left * side * side - side - 1))

@@ -11,9 +11,8 @@ Shapes: B rows, V words.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,13 +24,14 @@ from expire_span.checks import (
     require_not_negative,
     require_yes_or_no,
 )
+from expire_span.state import State
 from expire_span.worlds.grid import DX, DY, MOVES, STAY, Cells, turned
 
 REWARDED = "rewarded"
 
 
 @dataclass(frozen=True)
-class WorldState:
+class WorldState(State):
     """Where every row stands; each field is a tensor [B], and worlds add their own."""
 
     key: Tensor  # int64 [B]: all that chance decides in a row follows from it and the counters
@@ -47,35 +47,24 @@ class WorldState:
         """Number of rows."""
         return len(self.key)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Every field by its name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def like(self, tensors: Mapping[str, Tensor]) -> Self:
-        """A state of the same world with other tensors, on the same device."""
-        return replace(
-            self, **{name: tensors[name].to(old.device) for name, old in self.tensors().items()}
-        )
-
-    def clone(self) -> Self:
-        """A copy of which no two tensors share memory, to be written into."""
-        return replace(self, **{name: old.clone() for name, old in self.tensors().items()})
-
     def select(self, rows: Tensor) -> Self:
         """The states of the given rows, in that order."""
-        return replace(self, **{name: old[rows] for name, old in self.tensors().items()})
+        return self.map(lambda tensor: tensor[rows])
 
     def where(self, mask: Tensor, other: Self) -> Self:
         """This state in the rows that are marked (bool [B]), the other one elsewhere."""
-        mine, others = self.tensors(), other.tensors()
-        return replace(self, **{name: _where(mask, mine[name], others[name]) for name in mine})
+        others = other.tensors()
+        return self.map_named(lambda name, mine: _where(mask, mine, others[name]))
+
+
+S = TypeVar("S", bound=WorldState)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Generic[S]):
     """What a step led to."""
 
-    state: Any
+    state: S
     """The next state; where an episode ended, the first one of the next episode."""
     reward: Tensor
     """float32 [B]."""
@@ -83,7 +72,7 @@ class Outcome:
     """bool [B], the episode came to its end."""
     truncated: Tensor
     """bool [B], it was cut off at the limit of steps."""
-    last: Any
+    last: S
     """The state before any new episode began: where one ended, its last."""
 
     @property
@@ -138,7 +127,7 @@ class World(ABC):
         """The measure by which one says how good a policy is; more is better."""
 
     @abstractmethod
-    def play(self, device: torch.device | str = "cpu") -> "Game":
+    def play(self, device: torch.device | str = "cpu") -> "Game[Any]":
         """The game that these settings describe, on a device."""
 
     @property
@@ -153,7 +142,7 @@ class World(ABC):
         return (*self.things, *shown_actions, *((REWARDED,) if self.show_reward else ()))
 
 
-class Game(ABC):
+class Game(ABC, Generic[S]):
     """A world at play: it holds settings and constants, the course of play is all in the state."""
 
     def __init__(self, world: World, device: torch.device | str):
@@ -167,12 +156,12 @@ class Game(ABC):
             views = torch.stack([turned(view) for view in views]).flatten(0, 1)
         self._table = views.flatten(1).to(self.device)  # every view there is, [N, 9 V]
 
-    def start(self, batch: int, seed: int = 0) -> Any:
+    def start(self, batch: int, seed: int = 0) -> S:
         """The first states of `batch` rows; row b is the same whatever the batch."""
         require_at_least(1, batch=batch)
         return self.start_keys(row_keys(seed, batch, Purpose.WORLDS, self.device))
 
-    def start_keys(self, key: Tensor) -> Any:
+    def start_keys(self, key: Tensor) -> S:
         """The first states of rows with these keys, int64 [B]."""
         none = torch.zeros(len(key), dtype=torch.int64, device=key.device)
         blank = WorldState(
@@ -186,7 +175,7 @@ class Game(ABC):
         )
         return self._begin(blank)
 
-    def next_episode(self, state: Any) -> Any:
+    def next_episode(self, state: S) -> S:
         """Every row at the beginning of its next episode."""
         none = torch.zeros_like(state.steps)
         world = self.world
@@ -201,7 +190,7 @@ class Game(ABC):
         )
         return self._begin(blank)
 
-    def step(self, state: Any, actions: Tensor) -> Outcome:
+    def step(self, state: S, actions: Tensor) -> Outcome[S]:
         """One step in every row: actions int64 [B], in the order of `world.actions`.
 
         Whether they lie in that range is asked on a CPU alone, and not in compiled code: elsewhere
@@ -231,7 +220,7 @@ class Game(ABC):
             last=last,
         )
 
-    def observe(self, state: Any) -> Tensor:
+    def observe(self, state: S) -> Tensor:
         """What every row sees, uint8 [B, 3, 3, V]."""
         index = self._view(state)
         if self.world.turning_view:
@@ -239,28 +228,28 @@ class Game(ABC):
         seen = self._table.index_select(0, index).unflatten(1, (3, 3, -1))
         return self._with_feedback(seen, state)
 
-    def measure(self, last: Any) -> dict[str, Measure]:
+    def measure(self, last: S) -> dict[str, Measure]:
         """What is worth knowing about episodes that ended in these states."""
         return {"return": Measure(last.total), "episode_steps": Measure(last.steps.float())}
 
     @abstractmethod
-    def map(self, state: Any, row: int) -> Cells:
+    def map(self, state: S, row: int) -> Cells:
         """All cells of one row's world without its agent, of the same size in every state."""
 
     @abstractmethod
-    def place(self, state: Any, row: int) -> tuple[int, int]:
+    def place(self, state: S, row: int) -> tuple[int, int]:
         """x and y of one row's agent on that map."""
 
     @abstractmethod
-    def caption(self, state: Any, row: int) -> str:
+    def caption(self, state: S, row: int) -> str:
         """What a picture of one row should say, on one line."""
 
     @abstractmethod
-    def _begin(self, blank: WorldState) -> Any:
+    def _begin(self, blank: WorldState) -> S:
         """The first state of each row's episode, all that chance decides in it drawn."""
 
     @abstractmethod
-    def _move(self, state: Any, actions: Tensor) -> tuple[Any, Tensor, Tensor]:
+    def _move(self, state: S, actions: Tensor) -> tuple[S, Tensor, Tensor]:
         """Where the actions lead: state, reward (float32 [B]), terminated (bool [B])."""
 
     @abstractmethod
@@ -268,13 +257,13 @@ class Game(ABC):
         """Every different view that there is, uint8 [N, 3, 3, V]."""
 
     @abstractmethod
-    def _view(self, state: Any) -> Tensor:
+    def _view(self, state: S) -> Tensor:
         """Which of them each row has, int64 [B]."""
 
     def _turn(self, heading: Tensor, actions: Tensor) -> Tensor:
         return torch.where(actions < len(MOVES), actions, heading)
 
-    def _with_feedback(self, seen: Tensor, state: Any) -> Tensor:
+    def _with_feedback(self, seen: Tensor, state: S) -> Tensor:
         """Mark on the agent's cell what was done and whether it paid, if that is shown."""
         world = self.world
         if world.show_action:
@@ -286,7 +275,7 @@ class Game(ABC):
             seen[:, 1, 1, -1] = state.rewarded.to(torch.uint8)
         return seen
 
-    def _check(self, state: Any, actions: Tensor) -> None:
+    def _check(self, state: S, actions: Tensor) -> None:
         """Refuse wrong actions; their range where that is free, on a CPU and not compiled."""
         if actions.shape != (state.batch,) or actions.dtype != torch.int64:
             raise ValueError(

@@ -242,7 +242,7 @@ def test_a_gradient_that_is_not_finite_changes_no_weight_and_stops_the_run(tmp_p
         if trainer.step == 6:
             before.extend(weight.detach().clone() for weight in trainer.model.parameters())
             trainer.memory = trainer.memory.map(
-                lambda _, t: t * float("nan") if t.is_floating_point() else t
+                lambda t: t * float("nan") if t.is_floating_point() else t
             )
         update(trainer)
 
@@ -261,7 +261,7 @@ def spoil_seed(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     def spoilt(trainer: AgentTrainer) -> None:
         if trainer.experiment.seed == seed and trainer.step == 3:
             trainer.memory = trainer.memory.map(
-                lambda _, t: t * float("nan") if t.is_floating_point() else t
+                lambda t: t * float("nan") if t.is_floating_point() else t
             )
         update(trainer)
 

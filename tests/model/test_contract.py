@@ -409,7 +409,7 @@ def test_memory_is_never_changed_in_place(case: Case) -> None:
     model = make_model(case)
     past, future = stream_for(case, blocks=4).tensor_split([3 * case.block], dim=1)
     memory = read(model, past)[-1].memory
-    copy = memory.map(lambda _, tensor: tensor.clone())
+    copy = memory.clone()
     memory.reset(torch.tensor([0]))
     memory.select(torch.tensor([1, 1]))
     first, second = model(future, memory), model(future, memory)

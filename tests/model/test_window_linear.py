@@ -104,7 +104,7 @@ def test_a_model_learns_the_same_whether_memory_could_have_a_gradient_or_not(pol
     for block in before:
         memory = model(block, memory).memory.detach()
 
-    def wants_gradients(_: str, tensor: Tensor) -> Tensor:
+    def wants_gradients(tensor: Tensor) -> Tensor:
         return tensor.clone().requires_grad_() if tensor.is_floating_point() else tensor
 
     found = []

@@ -21,9 +21,9 @@ from expire_span.model.memory.base import (
 )
 from expire_span.model.memory.recent import RecentMemory, keep_recent, last_states, recent_states
 from expire_span.model.memory.room import offers
-from expire_span.model.memory.state import State
 from expire_span.model.memory.window import Window
 from expire_span.model.ops.precision import at_least_float32
+from expire_span.state import State
 
 
 @dataclass(frozen=True)

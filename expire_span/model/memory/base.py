@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from expire_span.model.memory.room import agree
-from expire_span.model.memory.state import State
 from expire_span.model.memory.window import Window
 from expire_span.model.ops.ramp import steps_seen
 from expire_span.model.ops.span_attention import Visibility
+from expire_span.state import State
 
 
 @dataclass(frozen=True)

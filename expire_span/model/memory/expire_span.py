@@ -39,11 +39,11 @@ from expire_span.model.memory.base import (
 )
 from expire_span.model.memory.packed import Candidates, PackedStates, Pool
 from expire_span.model.memory.recent import keep_recent, recent_states
-from expire_span.model.memory.state import State
 from expire_span.model.memory.window import Window
 from expire_span.model.ops.ramp import is_alive, ramp_charge
 from expire_span.model.ops.score import score
 from expire_span.model.ops.span_attention import Visibility
+from expire_span.state import State
 
 Positions = Literal["near", "all"]
 Charge = Literal["ramp", "block"]

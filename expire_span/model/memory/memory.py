@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from expire_span.model.memory.base import LayerMemory
-from expire_span.model.memory.state import State
+from expire_span.state import State
 from expire_span.tensors import save_tensors
 
 

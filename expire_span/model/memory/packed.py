@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from expire_span.model.memory.room import offers
-from expire_span.model.memory.state import State
 from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.rows import take_rows
 from expire_span.model.ops.span_attention import rows_of
+from expire_span.state import State
 
 MOST_SPARE = 16
 """Chunks, of a quarter block in each row: so much does the largest memory of a layer on enwik8 grow
