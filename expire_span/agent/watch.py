@@ -37,7 +37,7 @@ from expire_span.checks import require_at_least
 from expire_span.model.memory import Deadlines
 from expire_span.model.transformer import Transformer
 from expire_span.training.disk import written_whole
-from expire_span.worlds import Game, World
+from expire_span.worlds import Game, World, WorldState
 from expire_span.worlds.grid import DOOR, OBJECT
 from expire_span.worlds.render import CELL, as_pixels
 
@@ -257,7 +257,7 @@ def _replay(game: Game, rows: int, seed: int, actions: Tensor, row: int) -> list
     return [*scenes, _scene(game, outcome.last, row, f", {told}")]
 
 
-def _scene(game: Game, state: Any, row: int, told: str = "") -> Scene:
+def _scene(game: Game, state: WorldState, row: int, told: str = "") -> Scene:
     """What is near the agent, and what there is to say."""
     picture = _cropped(as_pixels(game, state, row))
     column, _ = game.place(state, row)

@@ -3,13 +3,11 @@
 Shapes: H x W cells, S pixels along the side of one.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from expire_span.worlds.grid import AGENT, BLOCK, DOOR, OBJECT, Cell
-from expire_span.worlds.world import Game
+from expire_span.worlds.world import Game, WorldState
 
 CELL = 16  # pixels
 PAINT = {
@@ -21,7 +19,7 @@ PAINT = {
 FLOOR_PAINT = (245, 245, 245)
 
 
-def as_text(game: Game, state: Any, row: int) -> str:
+def as_text(game: Game, state: WorldState, row: int) -> str:
     """One character a cell: A agent, # wall, R and B doors, r and b objects; a caption below."""
     cells = game.map(state, row)
     x, y = game.place(state, row)
@@ -30,7 +28,7 @@ def as_text(game: Game, state: Any, row: int) -> str:
     return "\n".join("".join(line) for line in lines) + f"\n{game.caption(state, row)}\n"
 
 
-def as_pixels(game: Game, state: Any, row: int) -> NDArray[np.uint8]:
+def as_pixels(game: Game, state: WorldState, row: int) -> NDArray[np.uint8]:
     """Cells as squares: doors as frames, objects as small squares, the agent as a disc."""
     cells = game.map(state, row)
     place = game.place(state, row)
