@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 import torch
 import tyro
 
+from expire_span import __version__
 from expire_span.agent.commands import concern_agents, run_command, sweep, train_command, watch
 from expire_span.agent.experiments import AGENT_EXPERIMENTS
 from expire_span.analysis.commands import ANALYSES, release
@@ -275,7 +276,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 def _dispatch(arguments: list[str]) -> None:
     """The command that these arguments begin with."""
-    if concern_agents(arguments):
+    if arguments == ["--version"]:
+        print(f"expire-span {__version__}")
+    elif concern_agents(arguments):
         run_command(arguments)
     elif arguments[:1] == ["train"] and arguments[1:2] and arguments[1] in EXPERIMENTS:
         name, (scale, options) = arguments[1], take_scale(arguments[2:])

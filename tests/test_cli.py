@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields, replace
+from importlib.metadata import version
 from inspect import signature
 
 import pytest
@@ -18,6 +19,11 @@ from expire_span.training.records import load_experiment
 
 TINY = "--steps 3 --batch 2 --evaluation.blocks 2 --evaluation.batch 2 --save-every 2".split()
 TINY += ["--device", "cpu"]
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    main(["--version"])
+    assert capsys.readouterr().out == f"expire-span {version('expire-span')}\n"
 
 
 def test_list_names_every_experiment_and_table(capsys):

@@ -131,6 +131,8 @@ def run_sweep(
         NotFinite: if a gradient of some run is, once all others are done; it names those runs.
     """
     require_at_least(1, side_by_side=side_by_side)
+    if (folder / EXPERIMENT_FILE).exists():
+        raise ValueError(f"{folder} holds a run of its own: choose another folder with --out.")
     for name, experiment in experiments.items():
         judged = (folder / name / RESULT_FILE).exists()
         free = FREE_IN_RESULTS if judged else FREE_ON_RESUME
@@ -143,7 +145,7 @@ def run_sweep(
         for first in range(0, len(names), side_by_side):
             some = names[first : first + side_by_side]
             wanted = [(experiments[name], folder / name) for name in some]
-            title = f"{done} of {len(experiments)} runs done, {len(some)} under way"
+            title = f"{len(some)} runs under way, {done} of {len(experiments)} done"
             try:
                 train_side_by_side(wanted, resume=resume, progress=progress, title=title)
             except Stopped as stop:

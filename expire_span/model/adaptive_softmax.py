@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from expire_span.model.ops.precision import at_least_float32
-from expire_span.model.ports import SequenceHead, check_tokens
+from expire_span.model.ports import SequenceHead, token_ids
 
 NARROWER = 4  # each band than the one before
 
@@ -48,9 +48,8 @@ class AdaptiveInput(nn.Module):
         )  # [w, D] each
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """int64 [B, T] -> [B, T, D]"""
-        check_tokens(tokens, self.edges[-1])
-        flat = tokens.flatten()
+        """Ids [B, T] -> [B, T, D]"""
+        flat = token_ids(tokens, self.edges[-1]).flatten()
         states = self.vectors[0][flat.clamp(max=self.edges[1] - 1)]
         for band in range(1, len(self.vectors)):
             inside = self.rows_in(flat, band)

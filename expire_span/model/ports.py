@@ -7,6 +7,7 @@ Shapes: B rows, T steps, D model width, V vocabulary.
 
 from abc import ABC, abstractmethod
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -29,12 +30,14 @@ class SequenceHead(nn.Module, ABC):
         """The likeliest token of each state, [B, T]."""
 
 
-def check_tokens(tokens: Tensor, vocab: int) -> None:
-    """Refuse what are no ids of tokens.
+def token_ids(tokens: Tensor, vocab: int) -> Tensor:
+    """Ids of tokens as int64 [B, T], from any whole numbers; refuses what are none.
 
     They are checked where that is free, on a CPU; on a GPU it would stop the stream of work.
     """
-    if tokens.is_floating_point():
+    if tokens.ndim != 2:
+        raise ValueError(f"Token ids must be [rows, steps], but have shape {[*tokens.shape]}.")
+    if tokens.is_floating_point() or tokens.dtype == torch.bool:
         raise ValueError(f"Token ids must be whole numbers, but are {tokens.dtype}.")
     if tokens.device.type == "cpu" and tokens.numel():
         low, high = int(tokens.min()), int(tokens.max())
@@ -42,6 +45,7 @@ def check_tokens(tokens: Tensor, vocab: int) -> None:
             raise ValueError(
                 f"Token ids must lie between 0 and {vocab - 1}, but range from {low} to {high}."
             )
+    return tokens.long()
 
 
 class TokenInput(nn.Module):
@@ -52,9 +56,8 @@ class TokenInput(nn.Module):
         self.embedding = nn.Embedding(vocab, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """int64 [B, T] -> [B, T, D]"""
-        check_tokens(tokens, self.embedding.num_embeddings)
-        return embed(self.embedding.weight, tokens)
+        """Ids [B, T] -> [B, T, D]"""
+        return embed(self.embedding.weight, token_ids(tokens, self.embedding.num_embeddings))
 
 
 class TokenHead(SequenceHead):

@@ -325,6 +325,9 @@ class Transformer(nn.Module):
                 f"The second argument is a memory, such as step.memory or model.start(batch), but "
                 f"got {type(memory).__name__}."
             )
+        for name, given in (("tokens", tokens), ("starts", starts)):
+            if given is not None and not isinstance(given, Tensor):
+                raise ValueError(f"{name} must be a tensor, but got {type(given).__name__}.")
         if tokens.ndim < 2:
             raise ValueError(f"tokens must be [rows, steps], but have shape {[*tokens.shape]}.")
         batch, length = tokens.shape[:2]

@@ -14,7 +14,7 @@ PAINT = {
     BLOCK: (90, 90, 90),
     "red": (213, 94, 0),  # colour-blind-safe, and apart from one another in grey too
     "blue": (0, 114, 178),
-    AGENT: (0, 130, 90),
+    AGENT: (20, 20, 20),
 }
 FLOOR_PAINT = (245, 245, 245)
 

@@ -281,13 +281,20 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(tmp_path, monkeyp
     wanted = {f"run-{n}": tiny_experiment(seed=n, steps=6, save_every=100) for n in range(3)}
     run_sweep(wanted, tmp_path / "whole", side_by_side=2, progress=False)
     stop_after_steps(monkeypatch, 3)
-    told = "0 of 3 runs done, 2 under way; everything is saved, the same command goes on"
+    told = "2 runs under way, 0 of 3 done; everything is saved, the same command goes on"
     with pytest.raises(KeyboardInterrupt, match=told) as stop:
         run_sweep(wanted, tmp_path / "parts", side_by_side=2, progress=False)
     assert stop.value.exit_status == 128 + signal.SIGTERM
     monkeypatch.undo()
     run_sweep(wanted, tmp_path / "parts", side_by_side=2, progress=False)
     assert read_sweep(tmp_path / "parts") == read_sweep(tmp_path / "whole")
+
+
+def test_a_sweep_does_not_begin_inside_another_run(tmp_path):
+    train_agent(tiny_experiment(steps=1), tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"holds a run of its own: choose another folder"):
+        run_sweep({"one": tiny_experiment(steps=1)}, tmp_path, progress=False)
+    assert not (tmp_path / "one").exists()
 
 
 def test_a_sweep_does_not_take_other_runs_of_the_same_name_for_its_own(tmp_path):

@@ -147,6 +147,13 @@ def call(model: Transformer, **changes: Any) -> Any:
             {"tokens": random_tokens(2, 6).to("meta")},
             "^The model is on cpu, but the tokens are on meta: move them to the model's device",
         ),
+        (
+            {"tokens": torch.zeros(2, 6).bool()},
+            "^Token ids must be whole numbers, but are",
+        ),
+        ({"tokens": torch.zeros(2, 6, 1).long()}, r"^Token ids must be \[rows, steps\], but have"),
+        ({"tokens": [[0] * 6] * 2}, "^tokens must be a tensor, but got list"),
+        ({"starts": [[False] * 6] * 2}, "^starts must be a tensor, but got list"),
         ({"limit": -1}, "^limit is a whole distance of at least 0, but is -1"),
         (
             {"starts": torch.zeros(2, 5, dtype=torch.bool)},
@@ -162,6 +169,15 @@ def test_a_call_that_cannot_be_right_is_refused(changes: dict[str, Any], sentenc
     model = model_of()
     call(model)
     refused(lambda: call(model, **changes), sentence)
+
+
+@pytest.mark.parametrize("shortlist", [None, 4])
+def test_any_whole_numbers_are_token_ids(shortlist: int | None) -> None:
+    model = model_of(shortlist=shortlist)
+    tokens = torch.arange(12).view(2, 6) % model.config.vocab
+    expected = call(model, tokens=tokens).hidden
+    for dtype in (torch.uint8, torch.int32):
+        assert torch.equal(call(model, tokens=tokens.to(dtype)).hidden, expected)
 
 
 def test_tokens_without_a_row_for_each_stream_are_refused() -> None:

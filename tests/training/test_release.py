@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+import expire_span as es
 from agent.small_agents import tiny_experiment
 from expire_span.agent.run import load_agent, train_agent
 from expire_span.cli import main
@@ -34,6 +35,7 @@ def test_a_release_holds_the_same_weights_and_knows_its_step(folders):
     assert step == again == 3
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, released.state_dict()[name])
+        assert torch.equal(tensor, es.load(str(folders[1]), "cpu").state_dict()[name])
 
 
 def test_a_release_is_evaluated_as_its_run_is(folders, capsys, tmp_path):
@@ -65,6 +67,7 @@ def test_an_agent_is_released_too(tmp_path, capsys):
     assert agents[0][0] == agents[1][0]
     for name, tensor in agents[0][1].state_dict().items():
         assert torch.equal(tensor, agents[1][1].state_dict()[name])
+        assert torch.equal(tensor, es.load(tmp_path / "run", "cpu").state_dict()[name])
     main(["evaluate", str(tmp_path / "released"), "--rows", "3", "--device", "cpu"])
     assert json.loads(capsys.readouterr().out)["episodes"] == 3
 
