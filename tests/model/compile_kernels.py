@@ -1,4 +1,4 @@
-"""Compile every kernel that a training step launches, for an NVIDIA H100 or H200, without a GPU.
+"""Compile every kernel that training and acting launch, for an NVIDIA H100 or H200, without a GPU.
 
     python tests/model/compile_kernels.py float32|bfloat16
 
@@ -26,7 +26,7 @@ from expire_span.model.ops.rows import fused_take_rows
 from expire_span.model.ops.rows import kernels as row_kernels
 from expire_span.model.ops.score import fused_weighted_sum
 from expire_span.model.ops.score import kernels as score_kernels
-from expire_span.model.ops.span_attention import KeySet, Visibility, fused, kernels
+from expire_span.model.ops.span_attention import KeySet, Visibility, fused, kernels, step_kernel
 
 HOPPER = GPUTarget("cuda", 90, 32)
 NAMES = {
@@ -76,8 +76,8 @@ class AllCompiled:
         return Compiled(getattr(self.module, name))
 
 
-def attend(dtype: torch.dtype, dropout: float) -> None:
-    """Near keys with positions and far keys, both fading, forward and backward."""
+def attend(dtype: torch.dtype, dropout: float, length: int) -> None:
+    """So many queries, near keys with positions and far keys, both fading, forward and backward."""
 
     def learned(*shape: int) -> Tensor:
         return torch.randn(shape, dtype=dtype).requires_grad_()
@@ -98,7 +98,7 @@ def attend(dtype: torch.dtype, dropout: float) -> None:
         ),
         torch.rand(50).requires_grad_(),
     )
-    out = fused.fused_attention(learned(2, 64, 2, 64), [near, far], ramp=8, dropout=dropout)
+    out = fused.fused_attention(learned(2, length, 2, 64), [near, far], ramp=8, dropout=dropout)
     out.sum().backward()
 
 
@@ -107,7 +107,9 @@ def main() -> None:
     module = AllCompiled(kernels)
     fused._kernels = lambda: module  # type: ignore[assignment]
     fused._check_device = lambda queries: None
-    attend(dtype, dropout=0.3)
+    fused._step_kernel = lambda: Compiled(step_kernel.span_step_kernel)  # type: ignore[assignment]
+    for length in (1, 64):
+        attend(dtype, dropout=0.3, length=length)
     row_kernels.take_rows_kernel = Compiled(row_kernels.take_rows_kernel)
     fused_take_rows(
         torch.ones(4, 8, dtype=dtype), torch.ones(2, 3, 8, dtype=dtype), torch.ones(5).long()

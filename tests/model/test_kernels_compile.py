@@ -14,6 +14,7 @@ KERNELS = {
     "span_lists_kernel",
     "span_scores_kernel",
     "span_fwd_kernel",
+    "span_step_kernel",
     "span_delta_kernel",
     "span_bwd_q_kernel",
     "span_bwd_kv_kernel",

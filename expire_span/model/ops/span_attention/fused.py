@@ -324,7 +324,7 @@ class _Call:
 
 
 def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool, fading: bool) -> Tile:
-    """The tile of a kernel: "forward", or the gradients by "query" or by "key".
+    """The tile of a kernel: "forward", its "step", or the gradients by "query" or by "key".
 
     Of keys in order of time also the products with positions: "scores", and their gradients for
     queries, "by_scores", and for the "table"; there BT are queries of a class, BN are columns.
@@ -334,6 +334,8 @@ def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool, fading
     short spans. The others are the largest that stay in registers.
     """
     width = queries.shape[-1]
+    if kernel == "step":
+        return Tile(1, min(2048 // width, 64))
     if queries.dtype == torch.float32:
         return Tile(16, 16, stages=1) if width == 128 else Tile(32, 32, stages=1)
     if width == 128:
@@ -368,24 +370,47 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     queries = call.queries
     state = None
+    read_set = _read_set if queries.shape[1] > 1 else _read_set_once
     taken = [i for i, keys in enumerate(sets) if len(keys.keys) and queries.numel()]
     for i in taken:
-        tile = _tile("forward", queries, sets[i])
         dtype = queries.dtype if i == taken[-1] else torch.float32
-        out = torch.empty_like(queries, dtype=dtype)
-        lse = _each_query(queries)
-        lists = _lists(call, sets[i], tile)
-        for row, rows, scores in _position_scores(call, sets[i]):
-            _kernels().span_fwd_kernel[_query_grid(call, tile, rows)](
-                *_inputs(call, sets[i], scores, key_words[i]), *lists,
-                *(state or (out, lse)), out, lse,
-                S=lists[0].shape[-1], row0=row, CONTINUE=state is not None,
-                **call.common, **_about(sets[i]), **_cut(tile),
-            )  # fmt: skip
-        state = out, lse
+        after = torch.empty_like(queries, dtype=dtype), _each_query(queries)
+        read_set(call, sets[i], key_words[i], state, after)
+        state = after
     if state is None:
         return torch.zeros_like(queries), _each_query(queries).fill_(float("inf"))
     return state
+
+
+_State = tuple[Tensor, Tensor]  # out and log-sum-exp
+
+
+def _read_set(
+    call: _Call, keys: _FlatSet, words: Tensor, before: _State | None, after: _State
+) -> None:
+    """Go on with the softmax over one more set."""
+    tile = _tile("forward", call.queries, keys)
+    lists = _lists(call, keys, tile)
+    for row, rows, scores in _position_scores(call, keys):
+        _kernels().span_fwd_kernel[_query_grid(call, tile, rows)](
+            *_inputs(call, keys, scores, words), *lists, *(before or after), *after,
+            S=lists[0].shape[-1], row0=row, CONTINUE=before is not None,
+            **call.common, **_about(keys), **_cut(tile),
+        )  # fmt: skip
+
+
+def _read_set_once(
+    call: _Call, keys: _FlatSet, words: Tensor, before: _State | None, after: _State
+) -> None:
+    """The same for one query a row."""
+    batch, _, heads, _ = call.queries.shape
+    tile = _tile("step", call.queries, keys)
+    _step_kernel()[(heads, batch)](
+        *_inputs(call, keys, keys.positions, words), *(before or after), *after,
+        CONTINUE=before is not None,
+        **_without(call.common, "T", "B"), **_without(_about(keys), "W8", "time0", "ORDERED"),
+        **_without(_cut(tile), "BT"),
+    )  # fmt: skip
 
 
 def _backward(
@@ -605,6 +630,10 @@ def _about(keys: _FlatSet) -> dict[str, Any]:
     }
 
 
+def _without(arguments: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if name not in names}
+
+
 def _cut(tile: Tile) -> dict[str, int]:
     return {
         "BT": tile.queries,
@@ -658,3 +687,11 @@ def _kernels() -> ModuleType:
     except ImportError as error:
         raise RuntimeError("Fused attention needs Triton: pip install triton.") from error
     return kernels
+
+
+@cache
+def _step_kernel() -> Any:
+    _kernels()  # or it says what is missing
+    from expire_span.model.ops.span_attention.step_kernel import span_step_kernel
+
+    return span_step_kernel
