@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from expire_span.agent.graphs import capture, copy_all
@@ -81,6 +82,7 @@ class Cache:
 
     layers: tuple[tuple[Entries, ...], ...]  # of every layer, set by set
     places: tuple[Places, ...]  # of every set
+    projections: tuple[Tensor, ...]  # of every layer: query, key and value in one, [3 D, D]
     attention: str  # which implementation computes it
 
 
@@ -179,6 +181,7 @@ class CachedActor(Actor):
         return Cache(
             layers=tuple(map(_entries, model.stack(), sets)),
             places=tuple(map(Places.of, sets[0])),
+            projections=tuple(layer.attention.projections() for layer in model.stack()),
             attention=self._attention(),
         )
 
@@ -220,12 +223,16 @@ class CachedActor(Actor):
         model = self._model
         visible = [places.visible(step, origin) for places in cache.places]
         states = model.inputs(seen.unsqueeze(1))
-        for layer, kept in zip(model.stack(), cache.layers, strict=True):
+        for layer, kept, projection in zip(
+            model.stack(), cache.layers, cache.projections, strict=True
+        ):
             readable = layer.readable(states)
+            projected = F.linear(readable, projection).unflatten(-1, (3, -1))
+            query, *key_value = _heads(layer, projected).unbind(-3)
             for entries, places in zip(kept, cache.places, strict=True):
-                _enter(layer, entries, places, states, readable, step)
+                _enter(layer, entries, places, _Entering(step, states, readable, *key_value))
             attended = span_attention(
-                _heads(layer, layer.attention.query(readable)),
+                query,
                 [self._keys(*one, step) for one in zip(kept, cache.places, visible, strict=True)],
                 ramp=layer.keeper.ramp,
                 impl=cache.attention,
@@ -295,33 +302,42 @@ def _entries(layer: Layer, sets: Sequence[StateSet]) -> tuple[Entries, ...]:
     )
 
 
-def _enter(
-    layer: Layer, entries: Entries, places: Places, states: Tensor, readable: Tensor, step: Tensor
-) -> None:
-    """Leave what the states [B, 1, D] of a step add to a set in its entries.
+@dataclass(frozen=True)
+class _Entering:
+    """What a step has to add to what a layer can attend to."""
 
-    Args:
-        layer: whose input they are.
-        entries: what is written into.
-        places: where its entries stand.
-        states: as they are.
-        readable: as the layer reads them.
-        step: their time.
-    """
-    place = places.at(step)
+    step: Tensor  # int64 [], its time
+    states: Tensor  # [B, 1, D], as they are
+    readable: Tensor  # [B, 1, D], as the layer reads them
+    key: Tensor  # [B, 1, H, E]
+    value: Tensor  # [B, 1, H, E]
+
+    def pooled_into(self, layer: Layer, pooled: Tensor, places: Places) -> "_Entering":
+        """The same for means of states [B, N, D], to which these are added; N is not 0."""
+        count = pooled.shape[1]
+        place = places.at(self.step)
+        share = torch.where(place < count, self.states / places.seen.stride, 0)
+        place = place.clamp(max=count - 1)  # where nothing is added, nothing changes
+        pooled.index_add_(1, place, share)
+        readable = layer.readable(pooled.index_select(1, place))
+        key, value = layer.attention.key(readable), layer.attention.value(readable)
+        return _Entering(self.step, self.states, readable, _heads(layer, key), _heads(layer, value))
+
+
+def _enter(layer: Layer, entries: Entries, places: Places, new: _Entering) -> None:
+    """Leave what a step adds to a set in its entries."""
+    place = places.at(new.step)
     if entries.pooled is not None:
         count = entries.pooled.shape[1]
         if count == 0:  # memory has just begun, and no mean will be whole in this block
             return
-        share = torch.where(place < count, states / places.seen.stride, 0)
-        place = place.clamp(max=count - 1)  # where nothing is added, nothing changes
-        entries.pooled.index_add_(1, place, share)
-        readable = layer.readable(entries.pooled.index_select(1, place))
-    entries.keys.index_copy_(1, place, _heads(layer, layer.attention.key(readable)))
-    entries.values.index_copy_(1, place, _heads(layer, layer.attention.value(readable)))
+        new = new.pooled_into(layer, entries.pooled, places)
+        place = place.clamp(max=count - 1)
+    entries.keys.index_copy_(1, place, new.key)
+    entries.values.index_copy_(1, place, new.value)
     if entries.deadlines is not None:
-        one = StateSet(states, step.view(1), places.seen, None)
-        (deadline,) = layer.keeper.deadlines((one,), (readable,))
+        one = StateSet(new.states, new.step.view(1), places.seen, None)
+        (deadline,) = layer.keeper.deadlines((one,), (new.readable,))
         assert deadline is not None
         entries.deadlines.index_copy_(2, place, deadline)
 
