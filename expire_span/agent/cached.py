@@ -33,6 +33,7 @@ from expire_span.model.layer import Layer
 from expire_span.model.memory import Memory, StateSet, Window
 from expire_span.model.memory.compressive import CompressiveMemory
 from expire_span.model.memory.recent import RecentMemory
+from expire_span.model.ops.finish import can_finish
 from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.span_attention import KeySet, Visibility, span_attention
 from expire_span.model.ops.span_attention import choose as choose_attention
@@ -84,6 +85,7 @@ class Cache:
     places: tuple[Places, ...]  # of every set
     projections: tuple[Tensor, ...]  # of every layer: query, key and value in one, [3 D, D]
     attention: str  # which implementation computes it
+    fused: bool  # whether what follows attention is one kernel
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,7 @@ class CachedActor(Actor):
             places=tuple(map(Places.of, sets[0])),
             projections=tuple(layer.attention.projections() for layer in model.stack()),
             attention=self._attention(),
+            fused=can_finish(model.positions, model.config.width),
         )
 
     def step(self, cache: Cache, carry: Carry) -> Carry:
@@ -237,7 +240,8 @@ class CachedActor(Actor):
                 ramp=layer.keeper.ramp,
                 impl=cache.attention,
             )
-            states = layer.after_attention(states, attended.flatten(-2))
+            rest = layer.after_attention_of_step if cache.fused else layer.after_attention
+            states = rest(states, attended.flatten(-2))
         return model.head(model.final_norm(states)[:, 0])
 
     def _keys(self, entries: Entries, places: Places, visible: Visibility, step: Tensor) -> KeySet:

@@ -14,19 +14,25 @@ def capture(
 
     Recording runs nothing: until the first replay these tensors hold whatever was in memory.
 
+    Libraries have room to work in for each stream, and what is recorded keeps that of the stream on
+    which it was recorded. So that is the caller's own: graphs of agents that act and learn side by
+    side, each on a stream, would otherwise write over each other's sums, or wait for ever. Only the
+    default stream records nothing, and has another one do it.
+
     Args:
         function: run twice before it is recorded, so that libraries and compilers are ready.
         before: called before each of these runs, to put back what they have moved on.
     """
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
+    mine = torch.cuda.current_stream()
+    recording = torch.cuda.Stream() if mine == torch.cuda.default_stream() else mine
+    recording.wait_stream(mine)
+    with torch.cuda.stream(recording):
         for _ in range(2):
             before()
             function()
-    torch.cuda.current_stream().wait_stream(aside)
+    mine.wait_stream(recording)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=recording):
         result = function()
     return graph, result
 

@@ -1,12 +1,13 @@
 """Learning: a block is read again, in one forward with gradient, and the weights are updated.
 
 Memory from before the block is an input without gradient, as the recomputed one is for the next.
-On a GPU forward and backward are replayed as one CUDA graph; clipping and optimiser follow it.
+On a GPU forward, backward and clipping are replayed as one CUDA graph; the optimiser follows it.
 
 Shapes: B rows, T steps of a block.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -111,15 +112,20 @@ class Learner:
         given = torch.zeros((), device=memory.origin.device) + weight
         if memory.origin.is_cuda:
             if self._replay is None:
-                self._replay = _Replay(self._model, self._settings, block, memory, given)
+                self._replay = _Replay(self._differentiate, self._model, block, memory, given)
             lesson = self._replay.learn(block, memory, given)
         else:
-            lesson = read_again(self._model, block, memory, given, self._settings)
-            lesson.objective.backward()
-        norm = _clip(list(self._model.parameters()), self._largest)
-        _step(self.optimizer, norm)
+            lesson = self._differentiate(block, memory, given)
+        _step(self.optimizer, lesson.parts["gradient_norm"])
         self.optimizer.zero_grad()
         self._model.clamp_parameters()
+        return lesson
+
+    def _differentiate(self, block: Block, memory: Memory, weight: Tensor) -> Lesson:
+        """Read the block again, and leave the gradients, clipped, with the parameters."""
+        lesson = read_again(self._model, block, memory, weight, self._settings)
+        lesson.objective.backward()
+        norm = _clip(list(self._model.parameters()), self._largest)
         return replace(lesson, parts={**lesson.parts, "gradient_norm": norm})
 
 
@@ -128,8 +134,8 @@ class _Replay:
 
     def __init__(
         self,
+        differentiate: Callable[[Block, Memory, Tensor], Lesson],
         model: Transformer,
-        settings: ActorCritic,
         block: Block,
         memory: Memory,
         weight: Tensor,
@@ -141,9 +147,7 @@ class _Replay:
 
         def read() -> Lesson:
             model.zero_grad()
-            lesson = read_again(model, self._block, self._memory, self._weight, settings)
-            lesson.objective.backward()
-            return lesson
+            return differentiate(self._block, self._memory, self._weight)
 
         self._graph, self._lesson = capture(read)
         self._gradients = [parameter.grad for parameter in self._parameters]
@@ -172,8 +176,9 @@ def _clip(parameters: list[torch.nn.Parameter], largest: float) -> Tensor:
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
+    broken = ~torch.isfinite(norm)
     for gradient in gradients:
-        gradient.masked_fill_(~torch.isfinite(norm), 0)
+        gradient.masked_fill_(broken, 0)
     torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm.nan_to_num(0, 0))
     return norm
 

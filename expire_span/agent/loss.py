@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from expire_span.agent.ports import Decision
@@ -67,15 +68,24 @@ def discounted_returns(block: Block, discount: float, expected: Tensor | None = 
     An episode that was cut off counts as ended; if what was expected at each step is given, [B, T],
     that is its return at the last one.
     """
-    later = block.next_value
-    going_on = discount * (~block.done).to(later.dtype)
-    returns = []
-    for step in reversed(range(block.rewards.shape[1])):
-        later = block.rewards[:, step] + going_on[:, step] * later
-        if expected is not None:
-            later = torch.where(block.cut[:, step], expected[:, step], later)
-        returns.append(later)
-    return torch.stack(returns[::-1], dim=1)
+    returns, share = block.rewards, discount * (~block.done).to(block.next_value.dtype)
+    if expected is not None:
+        returns = torch.where(block.cut, expected, returns)
+    returns = torch.cat([returns, block.next_value[:, None]], dim=1)
+    share = F.pad(share, (0, 1))
+    # First each step with the one after it, then with the two after these, then with four: sums
+    # over any number of steps take few operations, where step by step they would take hundreds.
+    reach = 1
+    while reach < returns.shape[1]:
+        returns = returns + share * _later(returns, reach)
+        share = share * _later(share, reach)
+        reach *= 2
+    return returns[:, :-1]
+
+
+def _later(values: Tensor, steps: int) -> Tensor:
+    """What stands so many steps later, [B, T]; 0 beyond the last."""
+    return F.pad(values[:, steps:], (0, steps))
 
 
 def actor_critic_loss(decision: Decision, block: Block, settings: ActorCritic) -> Loss:

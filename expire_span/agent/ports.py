@@ -8,6 +8,7 @@ Shapes: B rows, T steps, V words, D model width, A actions.
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from expire_span.model.config import TransformerConfig
@@ -51,7 +52,10 @@ class ActorCriticHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Decision:
         """[..., D] -> decision [...]"""
-        return Decision(self.policy(hidden), self.value(hidden).squeeze(-1))
+        # One product for both: for the few states of a step, two would take twice as long.
+        weight = torch.cat([self.policy.weight, self.value.weight])
+        found = F.linear(hidden, weight, torch.cat([self.policy.bias, self.value.bias]))
+        return Decision(found[..., :-1], found[..., -1])
 
 
 def build_agent(world: World, config: TransformerConfig) -> Transformer:

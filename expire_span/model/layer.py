@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from expire_span.model.attention import SpanSelfAttention
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import Deadlines, Kept, LayerMemory, StateSet, Window
+from expire_span.model.ops.finish import LayerEnd, finish_layer
 from expire_span.model.ops.relu import dropped_relu, linear_relu
 from expire_span.model.ops.span_attention import AUTOMATIC
 
@@ -128,6 +129,22 @@ class Layer(nn.Module):
             return states + self.feedforward(self.feedforward_norm(states))
         states = self.attention_norm(states)
         return self.feedforward_norm(states + self.feedforward(states))
+
+    def after_attention_of_step(self, states: Tensor, attended: Tensor) -> Tensor:
+        """The same for few states, without gradient or dropout, by a kernel that must fit them."""
+        early, late, feed = self.attention_norm, self.feedforward_norm, self.feedforward
+        end = LayerEnd(
+            projection=self.attention.out.weight,
+            attention_weight=early.weight,
+            attention_bias=early.bias,
+            feedforward_weight=late.weight,
+            feedforward_bias=late.bias,
+            inner_weight=feed.inner.weight,
+            inner_bias=feed.inner.bias,
+            outer_weight=feed.outer.weight,
+            outer_bias=feed.outer.bias,
+        )
+        return finish_layer(states, attended, end, pre_norm=self.pre_norm, epsilon=late.eps)
 
 
 def _as_computed(states: Tensor) -> Tensor:

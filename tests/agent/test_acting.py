@@ -19,6 +19,7 @@ from agent.small_agents import (
     with_dense_memory,
 )
 from expire_span import Compressive, ExpireSpan, FixedSpan, Memory, Transformer
+from expire_span.agent import cached
 from expire_span.agent.cached import CachedActor, Carry, _say_plain, make_actor
 from expire_span.agent.dense import dense, start_full
 from expire_span.agent.loss import ActorCritic, actor_critic_loss
@@ -285,6 +286,21 @@ def test_actions_come_as_often_as_their_probabilities_say():
     assert_same(log_probs, wanted.log()[actions])
     others, _ = choose(decision, key, torch.tensor(6))
     assert not torch.equal(actions, others)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted without a GPU only")
+@every_memory
+def test_a_step_by_one_kernel_for_each_layer_is_any_other(monkeypatch, memory):
+    """As on a GPU, but interpreted."""
+    pytest.importorskip("triton", reason="the kernel needs Triton")
+    model = with_dense_memory(WORLD, make_agent(WORLD, memory, block=20)).float()
+    game, blocks = WORLD.play(), []
+    for fused in (False, True):
+        monkeypatch.setattr(cached, "can_finish", lambda *about, fused=fused: fused)
+        actor, situation, tally = CachedActor(model, game, 4), begin(game, 4, 0), Tally.empty(game)
+        blocks.append(actor.act_block(situation, start_full(model, 4), tally)[0])
+    for name, tensor in vars(blocks[0]).items():
+        torch.testing.assert_close(vars(blocks[1])[name], tensor, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu

@@ -26,7 +26,7 @@ from expire_span import Transformer
 from expire_span.agent import cached, learner
 from expire_span.agent.cached import CachedActor, Carry, _Graphs
 from expire_span.agent.dense import start_full
-from expire_span.agent.learner import _Replay, read_again
+from expire_span.agent.learner import AgentOptimizer, Learner, _Replay, read_again
 from expire_span.agent.loss import ActorCritic
 from expire_span.agent.rollout import PlainActor, begin
 from expire_span.agent.tally import Tally
@@ -141,17 +141,20 @@ def test_a_replayed_lesson_is_the_lesson(memory, stand_in):
     parameters = list(model.parameters())
     stand_in(parameters)
     situation, now, tally = begin(game, 4, 0), start_full(model, 4), Tally.empty(game)
-    actor, replay = PlainActor(model, game), None
+    actor, replay, clip = PlainActor(model, game), None, 0.01
+    learner = Learner(model, settings, AgentOptimizer(clip=clip))
     for weight in (torch.tensor(0.0), torch.tensor(0.7), torch.tensor(1.0)):
         block, situation, tally = actor.act_block(situation, now, tally)
         if replay is None:
-            replay = _Replay(model, settings, block, now, weight)
+            replay = _Replay(learner._differentiate, model, block, now, weight)
         lesson = replay.learn(block, now, weight)
         found = [parameter.grad.clone() for parameter in parameters]
         model.zero_grad()
         expected = read_again(model, block, now, weight, settings)
         expected.objective.backward()
-        for name, part in expected.parts.items():
+        norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
+        assert norm > clip
+        for name, part in {**expected.parts, "gradient_norm": norm}.items():
             assert_same(lesson.parts[name], part)
         for gradient, parameter in zip(found, parameters, strict=True):
             assert_same(gradient, parameter.grad)

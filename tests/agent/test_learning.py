@@ -1,10 +1,12 @@
 """The loss is what it says, its gradient is the policy gradient, and agents learn."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from agent.small_agents import (
@@ -373,6 +375,30 @@ def test_a_block_is_acted_and_learned_without_the_host_waiting_for_the_device(wo
         for _ in range(3):
             trainer.update()
     assert trainer.report()["world_steps"] == 6 * 6 * 10
+
+
+@pytest.mark.gpu
+def test_agents_side_by_side_learn_what_they_learn_alone():
+    """Each on a stream of its own. Room shared between their graphs would show, or block them."""
+    experiment = replace(corridor("paper"), compile=False)
+
+    def learned(between_updates: Callable[[], None]) -> list[Tensor]:
+        agents = [
+            AgentTrainer(replace(experiment, seed=seed), torch.device("cuda")) for seed in (0, 1, 2)
+        ]
+        torch.cuda.synchronize()
+        streams = [torch.cuda.Stream() for _ in agents]
+        for _ in range(8):
+            for agent, stream in zip(agents, streams, strict=True):
+                with torch.cuda.stream(stream):
+                    agent.update()
+                between_updates()
+        torch.cuda.synchronize()
+        return [parameter for agent in agents for parameter in agent.model.parameters()]
+
+    together, alone = learned(lambda: None), learned(torch.cuda.synchronize)
+    for found, wanted in zip(together, alone, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ from triton.compiler import ASTSource
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from expire_span.model.ops.finish import LayerEnd, finish_layer
+from expire_span.model.ops.finish import kernels as finish_kernels
 from expire_span.model.ops.relu import fused_relu_backward
 from expire_span.model.ops.relu import kernels as relu_kernels
 from expire_span.model.ops.rows import fused_take_rows
@@ -116,6 +118,10 @@ def main() -> None:
     )
     relu_kernels.relu_backward_kernel = Compiled(relu_kernels.relu_backward_kernel)
     fused_relu_backward(torch.ones(4, 512, dtype=dtype), torch.ones(4, 512, dtype=dtype), 0.7)
+    finish_kernels.finish_kernel = Compiled(finish_kernels.finish_kernel)
+    square, norm, inner = torch.ones(64, 64), torch.ones(64), torch.ones(256, 64)
+    end = LayerEnd(square, norm, norm, norm, norm, inner, torch.ones(256), inner.T, norm)
+    finish_layer(torch.ones(4, 64), torch.ones(4, 64), end, pre_norm=True, epsilon=1e-5)
     score_kernels.weighted_sum_kernel = Compiled(score_kernels.weighted_sum_kernel)
     fused_weighted_sum(torch.ones(4, 512, dtype=dtype), torch.ones(4))
 

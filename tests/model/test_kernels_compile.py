@@ -22,6 +22,7 @@ KERNELS = {
     "span_bwd_table_kernel",
     "span_sum_table_kernel",
     "take_rows_kernel",
+    "finish_kernel",
     "relu_backward_kernel",
     "weighted_sum_kernel",
 }
