@@ -13,6 +13,7 @@ from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
 from expire_span.agent.run import is_agent, load_agent, load_agent_experiment, train_agent
 from expire_span.agent.sweep import PRICES, SEEDS, draw_sweep, run_sweep, sweep_experiments
 from expire_span.agent.watch import animate, record_episode
+from expire_span.locks import claim
 from expire_span.training.command import (
     OTHER_MEMORY,
     SCALE_HELP,
@@ -25,7 +26,7 @@ from expire_span.training.command import (
     take_scale,
 )
 from expire_span.training.distributed import world_size
-from expire_span.training.folder import EXPERIMENT_FILE
+from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE
 
 
 def concern_agents(arguments: Sequence[str]) -> bool:
@@ -151,7 +152,8 @@ def sweep(
 ) -> None:
     """Train windows of many sizes and Expire-Span at some prices, with some seeds; draw them all.
 
-    With no seeds it draws what the folder has.
+    Given again while it runs, it makes other runs, side by side with the first. With no seeds it
+    draws what the folder has.
 
     Args:
         name: which experiment, as `train` names it.
@@ -166,5 +168,9 @@ def sweep(
     _refuse_ranks()
     experiments = sweep_experiments(name, scale, windows, seeds, prices, steps)
     run_sweep(experiments, out, side_by_side=side_by_side)
-    draw_sweep(out, out / "performance.png")
+    if experiments and not any(out.glob(f"*/{RESULT_FILE}")):
+        print(f"{out}: no run is done yet, and other processes are at work on all of them")
+        return
+    with claim(out / "performance.lock"):  # or one that has seen fewer results could draw last
+        draw_sweep(out, out / "performance.png")
     print(out / "performance.png")

@@ -1,10 +1,12 @@
 """Performance against memory: Transformer-XL windows and Expire-Span runs (`fig:corridor_result`).
 
 Every run has a folder of its own under the sweep's. A sweep that was stopped goes on where it was;
-runs that are done are not made again.
+runs that are done are not made again. Each run is claimed by the process that makes it, so the same
+command may be given several times side by side: each takes what is left.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from expire_span.agent.run import (
     train_side_by_side,
 )
 from expire_span.checks import require_at_least, require_one_of
+from expire_span.locks import claim
 from expire_span.looks import LOOKS, name_points
 from expire_span.model.memory import AdaptiveSpan, AnyMemory, ExpireSpan, FixedSpan
 from expire_span.training.disk import written_whole
@@ -75,7 +78,7 @@ def sweep_experiments(
     prices: Sequence[float] = PRICES,
     steps: int | None = None,
 ) -> dict[str, AgentExperiment]:
-    """The runs of a sweep by name: each window and each price of memory, with each seed.
+    """The runs of a sweep by name: each window and each price of memory, with each seed in turn.
 
     Args:
         name: which experiment.
@@ -99,8 +102,8 @@ def sweep_experiments(
     }
     return {
         f"{kind}-seed-{seed}": replace(base, model=replace(base.model, memory=memory), seed=seed)
-        for kind, memory in memories.items()
         for seed in seeds
+        for kind, memory in memories.items()
     }
 
 
@@ -127,25 +130,28 @@ def run_sweep(
 ) -> None:
     """Make all runs that are not done yet, some at a time; those that had begun go on first.
 
+    Other processes may do the same at once: runs that they are making are left to them.
+
     Raises:
-        NotFinite: if a gradient of some run is, once all others are done; it names those runs.
+        NotFinite: if a gradient of some run is, once no other is left to make; it names those runs.
     """
     require_at_least(1, side_by_side=side_by_side)
     if (folder / EXPERIMENT_FILE).exists():
         raise ValueError(f"{folder} holds a run of its own: choose another folder with --out.")
-    for name, experiment in experiments.items():
-        judged = (folder / name / RESULT_FILE).exists()
-        free = FREE_IN_RESULTS if judged else FREE_ON_RESUME
-        check_result(experiment, folder / name, free, AGENT_KINDS)
-    waiting = [name for name in experiments if not (folder / name / RESULT_FILE).exists()]
-    begun = [name for name in waiting if (folder / name / EXPERIMENT_FILE).exists()]
-    fresh = [name for name in waiting if name not in begun]
-    done, faults = len(experiments) - len(waiting), []
-    for names, resume in ((begun, True), (fresh, False)):
-        for first in range(0, len(names), side_by_side):
-            some = names[first : first + side_by_side]
-            wanted = [(experiments[name], folder / name) for name in some]
-            title = f"{len(some)} runs under way, {done} of {len(experiments)} done"
+    tried: list[str] = []
+    faults: list[str] = []
+    with ExitStack() as claims:  # held to the end: what diverges here is not for others to try
+        while True:
+            waiting = _waiting(experiments, folder)
+            untried = [name for name in waiting if name not in tried]
+            taken = _take(untried, folder, side_by_side, claims)
+            if not taken:
+                break
+            tried += taken
+            done = len(experiments) - len(waiting)
+            wanted = [(experiments[name], folder / name) for name in taken]
+            resume = _has_begun(folder / taken[0])
+            title = f"{len(taken)} runs under way, {done} of {len(experiments)} done"
             try:
                 train_side_by_side(wanted, resume=resume, progress=progress, title=title)
             except Stopped as stop:
@@ -154,10 +160,44 @@ def run_sweep(
                 raise stop.saying("\n".join([said, *diverged])) from None
             except NotFinite as error:
                 faults.append(str(error))
-            done = sum((folder / name / RESULT_FILE).exists() for name in experiments)
     if faults:
-        hint = "All other runs are done: with --seeds and none of them, they are drawn."
+        hint = (
+            "All other runs are done, or left to other processes: with --seeds and none of them, "
+            "what is done is drawn."
+        )
         raise NotFinite("\n".join([*faults, hint]))
+
+
+def _waiting(experiments: dict[str, AgentExperiment], folder: Path) -> list[str]:
+    """The runs that are not done yet; what was made under their names must be of them."""
+    done = [name for name in experiments if _is_done(folder / name)]
+    for name, experiment in experiments.items():
+        free = FREE_IN_RESULTS if name in done else FREE_ON_RESUME
+        check_result(experiment, folder / name, free, AGENT_KINDS)
+    return [name for name in experiments if name not in done]
+
+
+def _take(names: Sequence[str], folder: Path, most: int, claims: ExitStack) -> list[str]:
+    """Claim the next runs at which no other process is, begun ones first: all begun, or none is."""
+    taken: list[str] = []
+    for name in sorted(names, key=lambda name: not _has_begun(folder / name)):
+        if len(taken) == most:
+            break
+        with ExitStack() as look:
+            mine = look.enter_context(claim(folder / f"{name}.lock", wait=False))
+            alike = not taken or _has_begun(folder / name) == _has_begun(folder / taken[0])
+            if mine and alike and not _is_done(folder / name):  # as it is now that it is claimed
+                claims.enter_context(look.pop_all())
+                taken.append(name)
+    return taken
+
+
+def _has_begun(run: Path) -> bool:
+    return (run / EXPERIMENT_FILE).exists()
+
+
+def _is_done(run: Path) -> bool:
+    return (run / RESULT_FILE).exists()
 
 
 def read_sweep(folder: Path) -> tuple[World, list[Point]]:

@@ -1,10 +1,19 @@
 """Pictures of episodes and of sweeps, and the commands that make them."""
 
+import errno
+import fcntl
 import json
 import signal
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache
 from itertools import combinations, pairwise
+from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,9 +34,10 @@ from agent.small_agents import (
     with_dense_memory,
 )
 from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, Transformer
-from expire_span.agent import sweep
+from expire_span.agent import commands, sweep
 from expire_span.agent.dense import start_full
 from expire_span.agent.episodes import play_episodes
+from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, agent_model, corridor
 from expire_span.agent.ports import build_agent
 from expire_span.agent.run import load_agent, load_agent_experiment, train_agent
@@ -63,8 +73,10 @@ from expire_span.agent.watch import (
     record_episode,
 )
 from expire_span.cli import main
+from expire_span.locks import claim
 from expire_span.model.memory import AnyMemory
 from expire_span.model.transformer import Step
+from expire_span.training.guard import NotFinite
 from expire_span.worlds import Corridor, Portal
 from expire_span.worlds.grid import AGENT
 from expire_span.worlds.oracles import DOWN, RIGHT, UP, PortalMemory, corridor_bound, play
@@ -303,6 +315,179 @@ def test_a_sweep_does_not_take_other_runs_of_the_same_name_for_its_own(tmp_path)
         run_sweep({"one": tiny_experiment(steps=1, batch=7)}, tmp_path, progress=False)
     with pytest.raises(ValueError, match=r"these differ: evaluation_rows\."):
         run_sweep({"one": tiny_experiment(steps=1, evaluation_rows=9)}, tmp_path, progress=False)
+
+
+def tiny_sweep(runs: int) -> dict[str, AgentExperiment]:
+    """A sweep that takes no time."""
+    return {f"run-{n}": tiny_experiment(seed=n, steps=1) for n in range(runs)}
+
+
+Group = tuple[list[str], bool]
+
+
+def note_groups(monkeypatch: pytest.MonkeyPatch) -> list[Group]:
+    """The runs that are made from now on, group by group, and whether they are resumed."""
+    groups: list[Group] = []
+    train = sweep.train_side_by_side
+
+    def noting(wanted: Sequence[tuple[AgentExperiment, Path]], **options: Any) -> None:
+        groups.append(([folder.name for _, folder in wanted], options["resume"]))
+        train(wanted, **options)
+
+    monkeypatch.setattr(sweep, "train_side_by_side", noting)
+    return groups
+
+
+def sweep_with_others(out: Path, all_at_work: Barrier, made: SimpleQueue) -> None:
+    """Be one of several processes with the same sweep; each has a run before any makes its own."""
+    train, wait = sweep.train_side_by_side, cache(all_at_work.wait)
+
+    def noting(wanted: Sequence[tuple[AgentExperiment, Path]], **options: Any) -> None:
+        wait(60)
+        train(wanted, **options)
+        made.put([folder.name for _, folder in wanted])
+
+    sweep.train_side_by_side = noting
+    commands.sweep_experiments = lambda *_: tiny_sweep(7)
+    main(["sweep", "corridor", "--out", str(out), "--side-by-side", "2"])
+
+
+def test_processes_share_a_sweep_and_make_every_run_once(tmp_path):
+    context = get_context("spawn")
+    made, shared = context.SimpleQueue(), (tmp_path, context.Barrier(2))
+    several = [context.Process(target=sweep_with_others, args=(*shared, made)) for _ in range(2)]
+    for process in several:
+        process.start()
+    for process in several:
+        process.join(120)
+    assert [process.exitcode for process in several] == [0, 0]
+    names = []
+    while not made.empty():
+        names += made.get()
+    assert sorted(names) == sorted(tiny_sweep(7))
+    assert {point.name for point in read_sweep(tmp_path)[1]} == set(names)
+    assert (tmp_path / "performance.png").exists()
+
+
+def begin(experiment: AgentExperiment, folder: Path) -> None:
+    """Leave a run that is not judged."""
+    train_agent(experiment, folder, progress=False)
+    (folder / "result.json").unlink()
+
+
+def test_runs_that_had_begun_go_on_before_others_begin(tmp_path, monkeypatch):
+    wanted = tiny_sweep(4)
+    for name in ("run-1", "run-3"):
+        begin(wanted[name], tmp_path / name)
+    groups = note_groups(monkeypatch)
+    run_sweep(wanted, tmp_path, side_by_side=3, progress=False)
+    assert groups == [(["run-1", "run-3"], True), (["run-0", "run-2"], False)]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_run_that_another_process_holds_is_left_to_it(begun, tmp_path, monkeypatch):
+    wanted = tiny_sweep(4)
+    if begun:
+        begin(wanted["run-1"], tmp_path / "run-1")
+    groups = note_groups(monkeypatch)
+    with claim(tmp_path / "run-1.lock"):
+        run_sweep(wanted, tmp_path, side_by_side=2, progress=False)
+    assert groups == [(["run-0", "run-2"], False), (["run-3"], False)]
+    run_sweep(wanted, tmp_path, side_by_side=2, progress=False)
+    assert groups[2:] == [(["run-1"], begun)]
+
+
+@pytest.mark.parametrize(
+    ("happens", "to", "expected"),
+    [
+        (train_agent, "run-0", [(["run-1", "run-2"], False)]),
+        (train_agent, "run-1", [(["run-0", "run-2"], False)]),
+        (begin, "run-1", [(["run-0", "run-2"], False), (["run-1"], True)]),
+    ],
+)
+def test_what_others_do_between_looking_and_claiming_is_seen(
+    happens, to, expected, tmp_path, monkeypatch
+):
+    wanted = tiny_sweep(3)
+    groups = note_groups(monkeypatch)
+
+    @contextmanager
+    def claim_late(path: Path, wait: bool) -> Iterator[bool]:
+        if path.stem == to and not (tmp_path / to).exists():
+            happens(wanted[to], tmp_path / to)
+        with claim(path, wait) as mine:
+            yield mine
+
+    monkeypatch.setattr(sweep, "claim", claim_late)
+    run_sweep(wanted, tmp_path, side_by_side=3, progress=False)
+    assert groups == expected
+    assert len(read_sweep(tmp_path)[1]) == 3
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_what_diverges_is_tried_once_and_kept_from_others_meanwhile(locks, tmp_path, monkeypatch):
+    tried = []
+
+    def diverge(wanted: Sequence[tuple[AgentExperiment, Path]], **_: object) -> None:
+        tried.extend(folder.name for _, folder in wanted)
+        assert len(tried) == len(set(tried))
+        for name in tried:
+            with claim(tmp_path / f"{name}.lock", wait=False) as free:
+                assert free != locks
+        raise NotFinite(f"{tried[-1]} diverged")
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(sweep, "train_side_by_side", diverge)
+    if not locks:
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(NotFinite, match=r"run-0 diverged\nrun-1 diverged\nAll other runs are done"):
+        run_sweep(tiny_sweep(2), tmp_path, side_by_side=1, progress=False)
+    assert tried == ["run-0", "run-1"]
+
+
+def test_runs_that_others_make_with_other_settings_meanwhile_are_refused(tmp_path, monkeypatch):
+    def make_another(*_: object, **__: object) -> None:
+        train_agent(tiny_experiment(seed=1, steps=2), tmp_path / "run-1", progress=False)
+
+    monkeypatch.setattr(sweep, "train_side_by_side", make_another)
+    with pytest.raises(ValueError, match=r"run-1 was run with other settings; these differ: steps"):
+        run_sweep(tiny_sweep(2), tmp_path, side_by_side=1, progress=False)
+
+
+def test_a_sweep_that_others_have_just_begun_is_not_drawn_yet(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(commands, "sweep_experiments", lambda *_: tiny_sweep(2))
+    with ExitStack() as others:
+        for name in tiny_sweep(2):
+            others.enter_context(claim(tmp_path / f"{name}.lock"))
+        main(["sweep", "corridor", "--out", str(tmp_path)])
+        said = f"{tmp_path}: no run is done yet, and other processes are at work on all of them\n"
+        assert capsys.readouterr().out == said
+        assert not (tmp_path / "performance.png").exists()
+        train_agent(tiny_sweep(2)["run-0"], tmp_path / "run-0", progress=False)
+        main(["sweep", "corridor", "--out", str(tmp_path)])
+    assert (tmp_path / "performance.png").exists()
+
+
+def test_sweeps_are_drawn_one_after_the_other(tmp_path, monkeypatch):
+    """Or the picture of one who has read fewer results could take the place of the whole."""
+    free = []
+
+    def look(folder: Path, path: Path) -> None:
+        with claim(folder / "performance.lock", wait=False) as mine:
+            free.append(mine)
+
+    monkeypatch.setattr(commands, "draw_sweep", look)
+    main(["sweep", "corridor", "--out", str(tmp_path), "--windows", "--seeds"])
+    assert free == [False]
+
+
+def test_every_kind_has_its_first_run_before_any_has_its_second():
+    names = list(sweep_experiments("portal", "smoke", seeds=(5, 3)))
+    kinds = [name.removesuffix("-seed-5") for name in names[: len(names) // 2]]
+    assert len(kinds) == len(WINDOWS["portal"]) + len(PRICES)
+    assert names == [f"{kind}-seed-{seed}" for seed in (5, 3) for kind in kinds]
 
 
 @pytest.mark.parametrize("flag", ["--no-compile", "--world.stay-action", "--learning.normalise"])
