@@ -15,6 +15,7 @@ from expire_span.model.attention import SpanSelfAttention
 from expire_span.model.config import TransformerConfig
 from expire_span.model.memory import Deadlines, Kept, LayerMemory, StateSet, Window
 from expire_span.model.ops.finish import LayerEnd, finish_layer
+from expire_span.model.ops.norm import LayerNorm
 from expire_span.model.ops.relu import dropped_relu, linear_relu
 from expire_span.model.ops.span_attention import AUTOMATIC
 
@@ -60,8 +61,8 @@ class Layer(nn.Module):
         self.keeper = config.memory.build(config.width, config.heads, config.block)
         self.attention = SpanSelfAttention(config, self.keeper.ramp)
         self.feedforward = FeedForward(config)
-        self.attention_norm = nn.LayerNorm(config.width)
-        self.feedforward_norm = nn.LayerNorm(config.width)
+        self.attention_norm = LayerNorm(config.width)
+        self.feedforward_norm = LayerNorm(config.width)
 
     def forward(
         self,

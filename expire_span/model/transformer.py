@@ -21,6 +21,7 @@ from expire_span.model.adaptive_softmax import AdaptiveHead, AdaptiveInput
 from expire_span.model.config import TransformerConfig
 from expire_span.model.layer import Layer, LayerStep
 from expire_span.model.memory import Deadlines, LayerMemory, Memory, Settling, Window
+from expire_span.model.ops.norm import LayerNorm
 from expire_span.model.ops.ramp import NEVER
 from expire_span.model.ops.span_attention import choose
 from expire_span.model.ports import SequenceHead, TokenHead, TokenInput
@@ -110,7 +111,7 @@ class Transformer(nn.Module):
         rows = config.memory.position_rows(config.block)
         self.positions = nn.Parameter(torch.randn(rows, config.head_width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
-        self.final_norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        self.final_norm = LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         given = {"inputs.": inputs, "head.": head}
         self._initialise(own=tuple(name for name, port in given.items() if port is not None))
 

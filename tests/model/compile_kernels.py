@@ -22,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from expire_span.model.ops.finish import LayerEnd, finish_layer
 from expire_span.model.ops.finish import kernels as finish_kernels
+from expire_span.model.ops.norm import FusedNorm
+from expire_span.model.ops.norm import kernels as norm_kernels
 from expire_span.model.ops.relu import fused_relu_backward
 from expire_span.model.ops.relu import kernels as relu_kernels
 from expire_span.model.ops.rows import fused_take_rows
@@ -122,6 +124,9 @@ def main() -> None:
     square, norm, inner = torch.ones(64, 64), torch.ones(64), torch.ones(256, 64)
     end = LayerEnd(square, norm, norm, norm, norm, inner, torch.ones(256), inner.T, norm)
     finish_layer(torch.ones(4, 64), torch.ones(4, 64), end, pre_norm=True, epsilon=1e-5)
+    norm_kernels.norm_kernel = Compiled(norm_kernels.norm_kernel)
+    norm_kernels.norm_backward_kernel = Compiled(norm_kernels.norm_backward_kernel)
+    FusedNorm.apply(torch.ones(4, 64, requires_grad=True), norm, norm, 1e-5).sum().backward()
     score_kernels.weighted_sum_kernel = Compiled(score_kernels.weighted_sum_kernel)
     fused_weighted_sum(torch.ones(4, 512, dtype=dtype), torch.ones(4))
 

@@ -23,6 +23,8 @@ KERNELS = {
     "span_sum_table_kernel",
     "take_rows_kernel",
     "finish_kernel",
+    "norm_kernel",
+    "norm_backward_kernel",
     "relu_backward_kernel",
     "weighted_sum_kernel",
 }

@@ -5,16 +5,10 @@
 import triton
 import triton.language as tl
 
+from expire_span.model.ops.norm.kernels import normed
+
 # Three products of matrix units in place of one: as precise as float32, and several times faster.
 PRECISION = tl.constexpr("tf32x3")
-
-
-@triton.jit
-def normed(b_x, weight, bias, o_d, epsilon, D: tl.constexpr):
-    """States [BR, D], each brought to mean 0 and deviation 1, then scaled and moved."""
-    b_x -= tl.sum(b_x, axis=1)[:, None] / D
-    b_variance = tl.sum(b_x * b_x, axis=1)[:, None] / D
-    return b_x * tl.rsqrt(b_variance + epsilon) * tl.load(weight + o_d) + tl.load(bias + o_d)
 
 
 @triton.jit(do_not_specialize=("N",))
