@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "agent": {
         "chance",
         "checks",
+        "locks",
         "looks",
         "state",
         "worlds",
