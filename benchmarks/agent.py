@@ -4,6 +4,7 @@
     python benchmarks/agent.py --experiment corridor --scale paper --device cuda    64 rows
     python benchmarks/agent.py --experiment portal --scale paper --device cuda      1,024 rows
     python benchmarks/agent.py --experiment corridor --scale paper --device cuda --runs 6
+    python benchmarks/agent.py --experiment portal --scale single --device cuda --profile
 
 Before anything is reported, log-probabilities that the update reads again are compared with those
 that were acted with; where they differ by more than rounding, the exit status is 1. Prints one JSON
@@ -40,6 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--window", type=int, help="a Transformer-XL window instead")
     parser.add_argument("--batch", type=int, help="rows, if not as in the experiment")
     parser.add_argument("--runs", type=int, default=1, help="seeds that share the device")
+    parser.add_argument("--profile", action="store_true", help="kernels of a block, by time")
     parser.add_argument("--updates", type=int, default=20, help="measured")
     parser.add_argument("--threads", type=int, default=1, help="of the CPU")
     return parser.parse_args()
@@ -64,6 +66,15 @@ def seconds_of(work: Callable[[], object], times: int, wait: Callable[[], object
     return (time.perf_counter() - begin) / times
 
 
+def profile(work: Callable[[], object]) -> str:
+    """The kernels that take most of some work on a GPU."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        work()
+        torch.cuda.synchronize()
+    averages = found.key_averages()
+    return averages.table(sort_by="self_device_time_total", row_limit=30, max_name_column_width=70)
+
+
 def main() -> int:
     """Compare, measure, report."""
     args = arguments()
@@ -72,6 +83,7 @@ def main() -> int:
     wait = torch.cuda.synchronize if on_gpu else (lambda: None)
     trainers = build(args)
     streams = [torch.cuda.Stream() if on_gpu else None for _ in trainers]
+    wait()
 
     def update_all() -> None:
         for trainer, stream in zip(trainers, streams, strict=True):
@@ -91,18 +103,18 @@ def main() -> int:
     my_turn()
     first = trainers[0]
     length = first.experiment.model.block
-    acting = seconds_of(
-        lambda: first.actor.act_block(first.situation, first.memory, first.tally),
-        args.updates,
-        wait,
-    )
+
+    def act() -> object:
+        return first.actor.act_block(first.situation, first.memory, first.tally)
+
+    acting = seconds_of(act, args.updates, wait)
     whole = seconds_of(first.update, args.updates, wait)
     together = seconds_of(update_all, args.updates, wait)
     steps = args.runs * first.experiment.batch * length
     result = {
         "benchmark": "agent",
         "machine": torch.cuda.get_device_name() if on_gpu else "cpu",
-        **{name: value for name, value in vars(args).items() if value is not None},
+        **{name: value for name, value in vars(args).items() if value not in (None, False)},
         "batch": first.experiment.batch,
         "log_prob_drift": drift,
         "seconds_to_prepare": round(preparing, 1),
@@ -111,6 +123,10 @@ def main() -> int:
         "steps_per_second": round(steps / together),
         "minutes_for_100M_steps_of_each_run": 1e8 / (steps / args.runs / together) / 60,
     }
+    if on_gpu and args.profile:
+        print(
+            "acting:", profile(act), "an update, acting included:", profile(first.update), sep="\n"
+        )
     print(json.dumps(result))
     return 0
 

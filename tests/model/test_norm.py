@@ -30,7 +30,8 @@ def check(shape: tuple[int, ...], device: str) -> None:
     expected = result_and_gradients(plain, states.double(), pull.double())
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.dtype == torch.float32
-        torch.testing.assert_close(mine.double(), theirs, rtol=2e-5, atol=1e-4)
+        # Sums over many states may come near 0: so the error counts by the size of all together.
+        assert (mine - theirs).norm() < 1e-6 * theirs.norm()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted without a GPU only")

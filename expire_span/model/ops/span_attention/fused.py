@@ -331,11 +331,12 @@ def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool, fading
 
     For half precision and width 64 they are the fastest that `benchmarks/attention.py --tune` found
     on an NVIDIA H200 (November 2026); where long and short spans want different ones, those of
-    short spans. The others are the largest that stay in registers.
+    short spans. The others are the largest that stay in registers; for single steps by heads as
+    narrow as an agent's, the fastest by a profile (`docs/log.md`): one warp waits for no other.
     """
     width = queries.shape[-1]
     if kernel == "step":
-        return Tile(1, min(2048 // width, 64))
+        return Tile(1, 64, warps=1) if width == 16 else Tile(1, min(2048 // width, 64))
     if queries.dtype == torch.float32:
         return Tile(16, 16, stages=1) if width == 128 else Tile(32, 32, stages=1)
     if width == 128:
