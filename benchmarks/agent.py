@@ -114,7 +114,11 @@ def main() -> int:
     result = {
         "benchmark": "agent",
         "machine": torch.cuda.get_device_name() if on_gpu else "cpu",
-        **{name: value for name, value in vars(args).items() if value not in (None, False)},
+        **{
+            name: value
+            for name, value in vars(args).items()
+            if value is not None and value is not False
+        },
         "batch": first.experiment.batch,
         "log_prob_drift": drift,
         "seconds_to_prepare": round(preparing, 1),

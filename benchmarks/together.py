@@ -35,6 +35,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "agents": {
         "corridor": "agent.py --experiment corridor --scale paper --device cuda",
         "portal": "agent.py --experiment portal --scale paper --device cuda",
+        "step-attention": "step_attention.py",
         "worlds": "worlds.py --device cuda --batch 65536 --compile",
         "collision": "collision.py --device cuda",
     },

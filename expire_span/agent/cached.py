@@ -316,8 +316,8 @@ class _Entering:
     key: Tensor  # [B, 1, H, E]
     value: Tensor  # [B, 1, H, E]
 
-    def pooled_into(self, layer: Layer, pooled: Tensor, places: Places) -> "_Entering":
-        """The same for means of states [B, N, D], to which these are added; N is not 0."""
+    def pooled_into(self, layer: Layer, pooled: Tensor, places: Places) -> tuple[Tensor, Tensor]:
+        """Key and value of the mean to which this is added, of means [B, N, D]; N is not 0."""
         count = pooled.shape[1]
         place = places.at(self.step)
         share = torch.where(place < count, self.states / places.seen.stride, 0)
@@ -325,20 +325,20 @@ class _Entering:
         pooled.index_add_(1, place, share)
         readable = layer.readable(pooled.index_select(1, place))
         key, value = layer.attention.key(readable), layer.attention.value(readable)
-        return _Entering(self.step, self.states, readable, _heads(layer, key), _heads(layer, value))
+        return _heads(layer, key), _heads(layer, value)
 
 
 def _enter(layer: Layer, entries: Entries, places: Places, new: _Entering) -> None:
     """Leave what a step adds to a set in its entries."""
-    place = places.at(new.step)
+    place, key, value = places.at(new.step), new.key, new.value
     if entries.pooled is not None:
         count = entries.pooled.shape[1]
         if count == 0:  # memory has just begun, and no mean will be whole in this block
             return
-        new = new.pooled_into(layer, entries.pooled, places)
+        key, value = new.pooled_into(layer, entries.pooled, places)
         place = place.clamp(max=count - 1)
-    entries.keys.index_copy_(1, place, new.key)
-    entries.values.index_copy_(1, place, new.value)
+    entries.keys.index_copy_(1, place, key)
+    entries.values.index_copy_(1, place, value)
     if entries.deadlines is not None:
         one = StateSet(new.states, new.step.view(1), places.seen, None)
         (deadline,) = layer.keeper.deadlines((one,), (new.readable,))
@@ -355,7 +355,7 @@ class _Graphs:
     """The parts of a block as CUDA graphs: one opens the cache, one is a step, one is the end.
 
     What a graph reads and writes stays where it is, so all that comes from outside is copied in.
-    A step is some three hundred small operations, which the compiler joins into a few dozen.
+    A step is hundreds of small operations, which the compiler joins into a few dozen.
     """
 
     def __init__(self, actor: CachedActor, carry: Carry, memory: Memory):

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -171,6 +172,7 @@ def sweep(
     if experiments and not any(out.glob(f"*/{RESULT_FILE}")):
         print(f"{out}: no run is done yet, and other processes are at work on all of them")
         return
-    with claim(out / "performance.lock"):  # or one that has seen fewer results could draw last
+    # Or a process that has seen fewer results could draw last.
+    with claim(out / "performance.lock") if out.exists() else nullcontext():
         draw_sweep(out, out / "performance.png")
     print(out / "performance.png")

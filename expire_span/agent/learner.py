@@ -130,7 +130,7 @@ class Learner:
 
 
 class _Replay:
-    """Forward and backward of a block as a CUDA graph, with the buffers it reads and writes."""
+    """Forward, backward and clipping of a block as a CUDA graph, with the buffers that it uses."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class _Replay:
         self._gradients = [parameter.grad for parameter in self._parameters]
 
     def learn(self, block: Block, memory: Memory, weight: Tensor) -> Lesson:
-        """The gradients of a block are then those of the parameters."""
+        """The clipped gradients of a block are then those of the parameters."""
         copy_all(block.tensors(), self._block.tensors())
         copy_all(memory.tensors(), self._memory.tensors())
         self._weight.copy_(weight)

@@ -84,7 +84,7 @@ def discounted_returns(block: Block, discount: float, expected: Tensor | None = 
 
 
 def _later(values: Tensor, steps: int) -> Tensor:
-    """What stands so many steps later, [B, T]; 0 beyond the last."""
+    """What stands so many steps later, 0 beyond the last; [B, N] -> [B, N]."""
     return F.pad(values[:, steps:], (0, steps))
 
 

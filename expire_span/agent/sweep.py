@@ -140,7 +140,7 @@ def run_sweep(
         raise ValueError(f"{folder} holds a run of its own: choose another folder with --out.")
     tried: list[str] = []
     faults: list[str] = []
-    with ExitStack() as claims:  # held to the end: what diverges here is not for others to try
+    with ExitStack() as claims:  # held to the end: what diverges here is not tried beside it
         while True:
             waiting = _waiting(experiments, folder)
             untried = [name for name in waiting if name not in tried]

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from expire_span.agent.loss import ActorCritic, actor_critic_loss
 from expire_span.agent.ports import build_agent
 from expire_span.agent.rollout import Block, PlainActor, Situation, begin, choose
 from expire_span.agent.tally import Tally
+from expire_span.model import layer
 from expire_span.worlds import Corridor, World
 from policies import assert_same
 
@@ -294,13 +296,16 @@ def test_a_step_by_one_kernel_for_each_layer_is_any_other(monkeypatch, memory):
     """As on a GPU, but interpreted."""
     pytest.importorskip("triton", reason="the kernel needs Triton")
     model = with_dense_memory(WORLD, make_agent(WORLD, memory, block=20)).float()
-    game, blocks = WORLD.play(), []
+    game, blocks, finish = WORLD.play(), [], Mock(wraps=layer.finish_layer)
+    monkeypatch.setattr(layer, "finish_layer", finish)
     for fused in (False, True):
+        assert finish.call_count == 0
         monkeypatch.setattr(cached, "can_finish", lambda *about, fused=fused: fused)
         actor, situation, tally = CachedActor(model, game, 4), begin(game, 4, 0), Tally.empty(game)
         blocks.append(actor.act_block(situation, start_full(model, 4), tally)[0])
     for name, tensor in vars(blocks[0]).items():
         torch.testing.assert_close(vars(blocks[1])[name], tensor, rtol=1e-4, atol=1e-5)
+    assert finish.call_count == (20 + 1) * model.config.layers
 
 
 @pytest.mark.gpu

@@ -23,9 +23,9 @@ from expire_span.agent.dense import dense, start_full
 from expire_span.agent.episodes import play_episodes
 from expire_span.agent.evaluation import evaluate_agent
 from expire_span.agent.experiments import corridor, portal
-from expire_span.agent.learner import AgentOptimizer, Learner, build_optimizer, read_again
+from expire_span.agent.learner import AgentOptimizer, Learner, _clip, build_optimizer, read_again
 from expire_span.agent.loss import ActorCritic, actor_critic_loss, discounted_returns
-from expire_span.agent.ports import Decision, build_agent
+from expire_span.agent.ports import ActorCriticHead, Decision, build_agent
 from expire_span.agent.rollout import Block, PlainActor, begin
 from expire_span.agent.tally import Tally
 from expire_span.agent.trainer import AgentTrainer
@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 WORLD = WORLDS["corridor"]
 
 
-def some_block(batch: int = 3, steps: int = 7) -> Block:
+def some_block(batch: int = 3, steps: int = 7, ending: float = 0.3) -> Block:
     generator = torch.Generator().manual_seed(0)
     return Block(
         observations=torch.zeros(batch, steps, 3, 3, 6, dtype=torch.uint8),
@@ -46,27 +46,29 @@ def some_block(batch: int = 3, steps: int = 7) -> Block:
         actions=torch.randint(4, (batch, steps), generator=generator),
         log_probs=torch.zeros(batch, steps, dtype=torch.float64),
         rewards=torch.rand(batch, steps, generator=generator),
-        done=(done := torch.rand(batch, steps, generator=generator) < 0.3),
+        done=(done := torch.rand(batch, steps, generator=generator) < ending),
         cut=done & (torch.arange(steps) % 2 == 0),
         next_value=torch.randn(batch, generator=generator, dtype=torch.float64),
     )
 
 
-def test_returns_are_discounted_sums_up_to_the_end_of_the_episode():
+@pytest.mark.parametrize("steps", [1, 2, 7, 8, 100])
+@pytest.mark.parametrize("ending", [0.3, 0.01])
+def test_returns_are_discounted_sums_up_to_the_end_of_the_episode(steps, ending):
     """Be it that it came to its end or that it was cut off."""
-    block, discount = some_block(), 0.9
+    block, discount = some_block(steps=steps, ending=ending), 0.9
     found = discounted_returns(block, discount)
     for row in range(3):
-        for begins in range(7):
+        for begins in range(steps):
             expected, factor = 0.0, 1.0
-            for t in range(begins, 7):
+            for t in range(begins, steps):
                 expected += factor * block.rewards[row, t].item()
                 factor *= discount
                 if block.done[row, t]:
                     break
             else:
                 expected += factor * block.next_value[row].item()
-            assert found[row, begins].item() == pytest.approx(expected)
+            assert found[row, begins].item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_an_episode_that_was_cut_off_may_count_for_what_was_expected_of_it():
@@ -308,6 +310,25 @@ def test_whoever_learns_from_other_probabilities_than_were_acted_with_is_told_on
         with told:
             sizes.append(trainer.report()["log_prob_drift"])
     assert sizes == pytest.approx([0.2, 0.5, 0.1])  # the largest of each report, not the mean
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_gradients_that_are_not_finite_are_clipped_to_nothing(broken):
+    parameters = [torch.nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2)]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    assert _clip(parameters, 0.5).item() == pytest.approx(6**0.5)
+    assert parameters[0].grad.tolist() == pytest.approx([0.5 / 6**0.5] * 3, rel=1e-5)
+    parameters[1].grad[1] = broken
+    assert not _clip(parameters, 0.5).isfinite()
+    assert all(not parameter.grad.any() for parameter in parameters)
+
+
+def test_the_head_is_two_linear_maps():
+    head, hidden = ActorCriticHead(16, 4).double(), torch.randn(5, 2, 16, dtype=torch.float64)
+    found = head(hidden)
+    assert_same(found.logits, head.policy(hidden))
+    assert_same(found.value, head.value(hidden)[..., 0])
 
 
 @pytest.mark.gpu

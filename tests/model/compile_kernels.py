@@ -80,7 +80,7 @@ class AllCompiled:
         return Compiled(getattr(self.module, name))
 
 
-def attend(dtype: torch.dtype, dropout: float, length: int) -> None:
+def attend(dtype: torch.dtype, dropout: float, length: int, width: int) -> None:
     """So many queries, near keys with positions and far keys, both fading, forward and backward."""
 
     def learned(*shape: int) -> Tensor:
@@ -88,21 +88,21 @@ def attend(dtype: torch.dtype, dropout: float, length: int) -> None:
 
     times = torch.arange(-64, 64)
     near = KeySet(
-        learned(2, 128, 2, 64),
-        learned(2, 128, 2, 64),
+        learned(2, 128, 2, width),
+        learned(2, 128, 2, width),
         Visibility((times + 1)[None, None], torch.full((1, 1, 128), 99), begin=-64),
         torch.rand(2, 1, 128).requires_grad_(),
-        learned(64, 64),
+        learned(64, width),
     )
     far = KeySet(
-        learned(50, 2, 64),
-        learned(50, 2, 64),
+        learned(50, 2, width),
+        learned(50, 2, width),
         Visibility(
             torch.full((50,), -99), torch.full((50,), 99), offsets=torch.tensor([0, 20, 50])
         ),
         torch.rand(50).requires_grad_(),
     )
-    out = fused.fused_attention(learned(2, length, 2, 64), [near, far], ramp=8, dropout=dropout)
+    out = fused.fused_attention(learned(2, length, 2, width), [near, far], ramp=8, dropout=dropout)
     out.sum().backward()
 
 
@@ -112,8 +112,8 @@ def main() -> None:
     fused._kernels = lambda: module  # type: ignore[assignment]
     fused._check_device = lambda queries: None
     fused._step_kernel = lambda: Compiled(step_kernel.span_step_kernel)  # type: ignore[assignment]
-    for length in (1, 64):
-        attend(dtype, dropout=0.3, length=length)
+    for length, width in ((1, 64), (64, 64), (1, 16)):
+        attend(dtype, dropout=0.3, length=length, width=width)
     row_kernels.take_rows_kernel = Compiled(row_kernels.take_rows_kernel)
     fused_take_rows(
         torch.ones(4, 8, dtype=dtype), torch.ones(2, 3, 8, dtype=dtype), torch.ones(5).long()
@@ -123,7 +123,8 @@ def main() -> None:
     finish_kernels.finish_kernel = Compiled(finish_kernels.finish_kernel)
     square, norm, inner = torch.ones(64, 64), torch.ones(64), torch.ones(256, 64)
     end = LayerEnd(square, norm, norm, norm, norm, inner, torch.ones(256), inner.T, norm)
-    finish_layer(torch.ones(4, 64), torch.ones(4, 64), end, pre_norm=True, epsilon=1e-5)
+    for pre_norm in (True, False):
+        finish_layer(torch.ones(4, 64), torch.ones(4, 64), end, pre_norm=pre_norm, epsilon=1e-5)
     norm_kernels.norm_kernel = Compiled(norm_kernels.norm_kernel)
     norm_kernels.norm_backward_kernel = Compiled(norm_kernels.norm_backward_kernel)
     FusedNorm.apply(torch.ones(4, 64, requires_grad=True), norm, norm, 1e-5).sum().backward()

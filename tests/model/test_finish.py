@@ -1,5 +1,6 @@
 """The end of a layer by one kernel, against the layer's own plain form."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,17 @@ from expire_span.model.ops.finish import WIDTHS, can_finish
 
 pytest.importorskip("triton", reason="the kernel needs Triton")
 
+interpreted = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="kernels are interpreted without a GPU only"
+)
 CONFIG = TransformerConfig(
     vocab=8, layers=1, width=64, heads=1, feedforward=256, block=8, memory=FixedSpan(8)
 )
+
+
+def on_gpu(test: Callable) -> Callable:
+    needed = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    return pytest.mark.gpu(needed(test))
 
 
 def random_layer(device: str, **changes: object) -> Layer:
@@ -34,7 +43,7 @@ def check(layer: Layer, batch: int, device: str) -> None:
     torch.testing.assert_close(found.double(), plain, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted without a GPU only")
+@interpreted
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize(
     ("width", "feedforward", "batch"), [(16, 64, 1), (32, 80, 16), (64, 256, 33), (128, 24, 5)]
@@ -44,8 +53,7 @@ def test_it_is_the_plain_form(norm, width, feedforward, batch):
     check(layer, batch, "cpu")
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_gpu
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("batch", [1, 64, 1000])
@@ -54,21 +62,37 @@ def test_on_a_gpu_it_is_the_plain_form(norm, width, batch):
     check(layer, batch, "cuda")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted without a GPU only")
+def check_broken(place: int, device: str) -> None:
+    """What is not a number in a state is in all of that one afterwards, and in no other."""
+    for norm in ("pre", "post"):
+        layer = random_layer(device, norm=norm)
+        states, attended = torch.randn(2, 18, 64, device=device)
+        states[place, 3] = float("nan")
+        found = layer.after_attention_of_step(states, attended)
+        assert found.isnan().all(dim=-1).tolist() == [row == place for row in range(18)]
+
+
+@interpreted
 @pytest.mark.parametrize("place", [0, 17])
 def test_what_is_not_a_number_is_not_hidden(place):
-    layer = random_layer("cpu")
-    states = torch.randn(18, 64)
-    states[place, 3] = float("nan")
-    found = layer.after_attention_of_step(states, torch.randn(18, 64))
-    broken = found.isnan().all(dim=-1)
-    assert broken.tolist() == [row == place for row in range(18)]
+    check_broken(place, "cpu")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "width"), [(torch.float32, 64), (torch.float64, 64), (torch.float32, 48)], ids=str
-)
-def test_the_kernel_is_not_for_a_cpu_nor_for_other_types_and_widths(dtype, width):
-    assert not can_finish(torch.ones(1, dtype=dtype), width)
-    like = torch.ones(1, dtype=dtype, device="cuda" if torch.cuda.is_available() else "meta")
-    assert can_finish(like, width) == (like.is_cuda and dtype == torch.float32 and width == 64)
+@on_gpu
+@pytest.mark.parametrize("place", [0, 17])
+def test_on_a_gpu_what_is_not_a_number_is_not_hidden(place):
+    check_broken(place, "cuda")
+
+
+def test_the_kernel_is_not_for_a_cpu():
+    assert not can_finish(torch.ones(1), 64)
+
+
+@on_gpu
+def test_the_kernel_is_for_some_types_and_widths():
+    single, double = (
+        torch.ones(1, dtype=dtype, device="cuda") for dtype in (torch.float32, torch.float64)
+    )
+    assert can_finish(single, 64)
+    assert not can_finish(double, 64)
+    assert not can_finish(single, 48)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from expire_span.model.ops.found import has_triton
 
@@ -21,11 +22,15 @@ ROWS_AT_ONCE = 32
 
 
 class LayerNorm(nn.LayerNorm):
-    """The same as PyTorch's, quicker for narrow states on a GPU; a compiler has its own way."""
+    """The same as PyTorch's, quicker for narrow states on a GPU; a compiler has its own way.
+
+    There it can be differentiated once.
+    """
 
     def forward(self, states: Tensor) -> Tensor:
         """[..., D] -> [..., D]"""
-        if torch.compiler.is_compiling() or not _fits(states):
+        learned = self.weight is not None and self.bias is not None
+        if torch.compiler.is_compiling() or not learned or not _fits(states):
             return super().forward(states)
         return FusedNorm.apply(states, self.weight, self.bias, self.eps)
 
@@ -55,6 +60,7 @@ class FusedNorm(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """[..., D] -> [..., D], [D], [D]"""
         from expire_span.model.ops.norm.kernels import norm_backward_kernel

@@ -332,7 +332,7 @@ def tile_of(kernel: str, queries: Tensor, positions: bool, ordered: bool, fading
     For half precision and width 64 they are the fastest that `benchmarks/attention.py --tune` found
     on an NVIDIA H200 (November 2026); where long and short spans want different ones, those of
     short spans. The others are the largest that stay in registers; for single steps by heads as
-    narrow as an agent's, the fastest by a profile (`docs/log.md`): one warp waits for no other.
+    narrow as an agent's, what is good for few rows and for many (`docs/log.md`).
     """
     width = queries.shape[-1]
     if kernel == "step":
