@@ -23,6 +23,9 @@ class ActorCritic:
 
     discount: float = 0.99
     """What a reward is worth one step earlier (gamma)."""
+    trace: float = 1.0
+    """How far returns follow what came, step by step, before they rely on the expected value
+    (lambda): 1 to the end of the episode or block, 0 for a single step."""
     value_weight: float = 0.05
     """Weight of the squared error of values."""
     entropy_weight: float = 0.0005
@@ -36,6 +39,8 @@ class ActorCritic:
     def __post_init__(self) -> None:
         if not 0 <= self.discount <= 1:
             raise ValueError(f"discount must lie between 0 and 1, but is {self.discount}.")
+        if not 0 <= self.trace <= 1:
+            raise ValueError(f"trace must lie between 0 and 1, but is {self.trace}.")
         require_not_negative(value_weight=self.value_weight, entropy_weight=self.entropy_weight)
         require_one_of(get_args(CutOff), cut_off=self.cut_off)
 
@@ -62,17 +67,25 @@ class Loss:
         }
 
 
-def discounted_returns(block: Block, discount: float, expected: Tensor | None = None) -> Tensor:
-    """R_t = r_t + discount (1 - done_t) R_{t+1}, with the last R the expected value; [B, T].
+def discounted_returns(block: Block, expected: Tensor, settings: ActorCritic) -> Tensor:
+    """What each step led to, [B, T], partly as it came and partly as it is expected to go on.
 
-    An episode that was cut off counts as ended; if what was expected at each step is given, [B, T],
-    that is its return at the last one.
+    R_t = r_t + discount (1 - done_t) (trace R_{t+1} + (1 - trace) V_{t+1}); the last R is the value
+    V expected after the block. An episode that was cut off ended, or its last R is what was
+    expected there.
+
+    Args:
+        block: what was done.
+        expected: V at each of its steps, [B, T], without gradient.
+        settings: of the loss.
     """
-    returns, share = block.rewards, discount * (~block.done).to(block.next_value.dtype)
-    if expected is not None:
+    ahead = torch.cat([expected[:, 1:], block.next_value[:, None]], dim=1)
+    share = settings.discount * (~block.done).to(ahead.dtype)
+    returns = block.rewards + (1 - settings.trace) * share * ahead
+    if settings.cut_off == "expected":
         returns = torch.where(block.cut, expected, returns)
     returns = torch.cat([returns, block.next_value[:, None]], dim=1)
-    share = F.pad(share, (0, 1))
+    share = F.pad(settings.trace * share, (0, 1))
     # First each step with the one after it, then with the two after these, then with four: sums
     # over any number of steps take few operations, where step by step they would take hundreds.
     reach = 1
@@ -92,8 +105,7 @@ def actor_critic_loss(decision: Decision, block: Block, settings: ActorCritic) -
     """The loss of a block that was read again, with gradient: decision [B, T]."""
     log_probs = decision.logits.log_softmax(dim=-1)
     chosen = log_prob_of(log_probs, block.actions)
-    expected = decision.value.detach() if settings.cut_off == "expected" else None
-    surprise = discounted_returns(block, settings.discount, expected) - decision.value
+    surprise = discounted_returns(block, decision.value.detach(), settings) - decision.value
     advantage = surprise.detach()
     if settings.normalise:
         advantage = (advantage - advantage.mean()) / advantage.std().clamp(min=1e-8)

@@ -52,12 +52,16 @@ def some_block(batch: int = 3, steps: int = 7, ending: float = 0.3) -> Block:
     )
 
 
+def some_values(block: Block) -> Tensor:
+    return torch.randn(block.actions.shape, dtype=torch.float64)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 7, 8, 100])
 @pytest.mark.parametrize("ending", [0.3, 0.01])
 def test_returns_are_discounted_sums_up_to_the_end_of_the_episode(steps, ending):
     """Be it that it came to its end or that it was cut off."""
     block, discount = some_block(steps=steps, ending=ending), 0.9
-    found = discounted_returns(block, discount)
+    found = discounted_returns(block, some_values(block), ActorCritic(discount=discount))
     for row in range(3):
         for begins in range(steps):
             expected, factor = 0.0, 1.0
@@ -72,10 +76,13 @@ def test_returns_are_discounted_sums_up_to_the_end_of_the_episode(steps, ending)
 
 
 def test_an_episode_that_was_cut_off_may_count_for_what_was_expected_of_it():
-    block, expected = some_block(), torch.randn(3, 7, dtype=torch.float64)
-    cut = block.cut
+    block = some_block()
+    expected, cut = some_values(block), block.cut
     assert 0 < cut.sum() < block.done.sum()
-    ended, found = (discounted_returns(block, 0.9, e) for e in (None, expected))
+    ended, found = (
+        discounted_returns(block, expected, ActorCritic(discount=0.9, cut_off=kind))
+        for kind in ("ended", "expected")
+    )
     assert torch.equal(found[cut], expected[cut])
     for row, step in (~cut).nonzero().tolist():
         if block.done[row, step:].any() and not cut[row, step:][block.done[row, step:]][0]:
@@ -92,6 +99,24 @@ def test_an_episode_that_was_cut_off_may_count_for_what_was_expected_of_it():
     assert_same(losses[1], (found - expected).square().mean())
 
 
+@pytest.mark.parametrize("trace", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("cut_off", ["ended", "expected"])
+def test_a_trace_mixes_what_came_with_what_was_expected(trace, cut_off):
+    """By its definition, step by step."""
+    block, discount = some_block(steps=20), 0.9
+    expected = some_values(block)
+    settings = ActorCritic(discount=discount, trace=trace, cut_off=cut_off)
+    found = discounted_returns(block, expected, settings)
+    later, ahead = block.next_value, block.next_value
+    for step in reversed(range(20)):
+        mixed = trace * later + (1 - trace) * ahead
+        later = block.rewards[:, step] + discount * torch.where(block.done[:, step], 0, mixed)
+        if cut_off == "expected":
+            later = torch.where(block.cut[:, step], expected[:, step], later)
+        assert_same(found[:, step], later)
+        ahead = expected[:, step]
+
+
 def test_normalised_advantages_have_mean_0_and_deviation_1_and_values_learn_as_before():
     block, value = some_block(), torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
     logits = torch.randn(3, 7, 4, dtype=torch.float64, requires_grad=True)
@@ -99,7 +124,7 @@ def test_normalised_advantages_have_mean_0_and_deviation_1_and_values_learn_as_b
         actor_critic_loss(Decision(logits, value), block, ActorCritic(normalise=kind))
         for kind in (False, True)
     )
-    surprise = discounted_returns(block, 0.99) - value.detach()
+    surprise = discounted_returns(block, value.detach(), ActorCritic()) - value.detach()
     wanted = (surprise - surprise.mean()) / surprise.std()
     chosen = logits.log_softmax(dim=-1).gather(-1, block.actions[..., None])[..., 0]
     assert_same(normalised.policy, -(chosen * wanted).mean().detach())
@@ -108,13 +133,14 @@ def test_normalised_advantages_have_mean_0_and_deviation_1_and_values_learn_as_b
 
 
 def test_the_loss_has_the_gradient_of_its_definition():
-    block, settings = some_block(), ActorCritic(value_weight=0.3, entropy_weight=0.02)
+    block = some_block()
+    settings = ActorCritic(value_weight=0.3, entropy_weight=0.02, trace=0.8)
     logits = torch.randn(3, 7, 4, dtype=torch.float64, requires_grad=True)
     value = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
     loss = actor_critic_loss(Decision(logits, value), block, settings)
     by_logits, by_value = torch.autograd.grad(loss.total, (logits, value))
     with torch.no_grad():
-        surprise = discounted_returns(block, settings.discount) - value
+        surprise = discounted_returns(block, value, settings) - value
         probs = logits.softmax(dim=-1)
         entropy = -(probs * probs.log()).sum(dim=-1, keepdim=True)
         of_entropy = -probs * (probs.log() + entropy)
@@ -456,6 +482,7 @@ def test_the_smoke_experiment_finds_its_way_through_five_rooms_and_forgets():
     ("wrong", "message"),
     [
         (lambda: ActorCritic(discount=1.5), "discount must lie between 0 and 1"),
+        (lambda: ActorCritic(trace=-0.1), "trace must lie between 0 and 1"),
         (lambda: ActorCritic(entropy_weight=-1), "must not be negative"),
         (lambda: AgentOptimizer(method="sgd"), "method must be one of adam, rmsprop"),
         (lambda: AgentOptimizer(rate=0), "rate must be above 0"),
