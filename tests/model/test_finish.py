@@ -9,7 +9,8 @@ import torch
 from expire_span.model.config import TransformerConfig
 from expire_span.model.layer import Layer
 from expire_span.model.memory import FixedSpan
-from expire_span.model.ops.finish import WIDTHS, can_finish
+from expire_span.model.ops.finish import can_finish
+from expire_span.model.ops.norm import WIDTHS
 
 pytest.importorskip("triton", reason="the kernel needs Triton")
 

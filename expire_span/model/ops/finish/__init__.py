@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from expire_span.model.ops.found import has_triton
+from expire_span.model.ops.norm import WIDTHS
 
-WIDTHS = (16, 32, 64, 128)
 STATES_TOGETHER = 16
 """States of one program, which is as few as matrix units take."""
 UNITS_TOGETHER = 64
