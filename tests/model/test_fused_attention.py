@@ -340,6 +340,16 @@ def test_equals_the_reference(case, small_tiles):
     check(case, HEADS if case in with_heads else SMALL, torch.float32, 2e-5)
 
 
+def test_windows_of_a_single_key_in_every_row_are_each_rows_own():
+    """Kernels read them one after another, also where all rows share one."""
+    size = replace(SMALL, past=0, length=1)
+    (keys, _), queries = first_block(size), normal(size.batch, 1, size.heads, size.width)
+    flat = fused._flatten(keys, queries)
+    for windows in (flat.first, flat.last):
+        assert windows.shape == (size.batch,)
+        assert windows.is_contiguous()
+
+
 @every_case
 def test_one_query_equals_the_reference(case, small_tiles):
     """It has a kernel of its own; gradients are those of many."""

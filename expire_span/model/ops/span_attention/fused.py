@@ -135,8 +135,8 @@ def _flatten(keys: KeySet, queries: Tensor) -> _FlatSet:
     return _FlatSet(
         keys=_rows_joined(keys.keys, queries.dtype),
         values=_rows_joined(keys.values, queries.dtype),
-        first=first,
-        last=last,
+        first=first.contiguous(),  # of one key in every row, what was expanded is still a view
+        last=last.contiguous(),
         deadline=_flat_deadline(keys),
         offsets=offsets,
         positions=positions.to(queries.dtype).contiguous(),
