@@ -203,6 +203,12 @@ def test_weights_that_nobody_used_are_not_saved_broken():
         trainer.checkpoint()
 
 
+def wait_until_written(checkpoint: Path) -> None:
+    patience = time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < patience:
+        time.sleep(0.01)
+
+
 def no_room(
     folder: Path, experiment: Experiment, answer: Path, ranks: Ranks = ALONE, full: int = 0
 ) -> None:
@@ -211,6 +217,7 @@ def no_room(
 
     def filling(trainer: Trainer, **settings: bool) -> None:
         if trainer.step == 6 and ranks.rank == full:
+            wait_until_written(folder / "checkpoints" / "step-000000004")  # beside training
             # Only the checkpoint is that large; like a full disk, this is an error of `write`.
             room = 20_000 if ranks.first else 4_000  # weights are with the first
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
