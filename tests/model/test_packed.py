@@ -111,16 +111,14 @@ def test_spare_room_that_is_kept_changes_no_result(
     def run() -> tuple[list[Step], list[Tensor]]:
         model = make_model(case, attention=attention)
         memory, steps = model.start(3), []
-        learns = attention == "reference"  # the other is for inference
-        with torch.set_grad_enabled(learns):
-            for n, part in enumerate(tokens.split(case.block, 1)):
-                steps.append(model(part, memory, starts=starts.split(case.block, 1)[n]))
-                memory = steps[-1].memory
-                if n == 3:
-                    memory = memory.select([2, 0, 1]).reset([1])
+        for n, part in enumerate(tokens.split(case.block, 1)):
+            steps.append(model(part, memory, starts=starts.split(case.block, 1)[n]))
+            memory = steps[-1].memory
+            if n == 3:
+                memory = memory.select([2, 0, 1]).reset([1])
         loss = sum(step.hidden.sin().sum() + step.penalty for step in steps)
         learned = [p for p in model.parameters() if p.requires_grad]
-        found = torch.autograd.grad(loss, learned, allow_unused=True) if learns else ()
+        found = torch.autograd.grad(loss, learned, allow_unused=True)
         return steps, [gradient for gradient in found if gradient is not None]
 
     exact, exact_gradients = run()

@@ -366,7 +366,7 @@ CHOICES = [
     (GPU, torch.bfloat16, 64, False, "fused"),
     (GPU, torch.float64, 64, True, "reference"),
     (GPU, torch.bfloat16, 24, True, "reference"),
-    (CPU, torch.float32, 64, True, "reference"),
+    (CPU, torch.float32, 64, True, "stock"),
     (CPU, torch.float32, 64, False, "stock"),
 ]
 

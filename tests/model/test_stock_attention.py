@@ -26,7 +26,7 @@ from torch import Tensor
 
 from expire_span.model.ops.span_attention import IMPLEMENTATIONS, KeySet, Visibility, stock
 from expire_span.model.ops.span_attention.reference import reference_attention
-from expire_span.model.ops.span_attention.stock import faster_than_reference, stock_attention
+from expire_span.model.ops.span_attention.stock import stock_attention
 from policies import CASES as POLICIES
 from policies import assert_same, hidden_of, make_model, random_tokens, read
 
@@ -60,7 +60,8 @@ def far_away() -> KeySet:
 @pytest.fixture(params=["together", "apart"], autouse=True)
 def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every test computes rows together and one at a time."""
-    monkeypatch.setattr(stock, "LONG_ROW", 0 if request.param == "apart" else 2**62)
+    for name in ("LONG_ROW", "AT_A_TIME"):
+        monkeypatch.setattr(stock, name, 0 if request.param == "apart" else 2**62)
     return
 
 
@@ -136,6 +137,31 @@ def test_the_first_query_of_an_empty_memory_gets_zeros(dtype: torch.dtype) -> No
     assert_same(out[:, 1], block.values[:, 0])
 
 
+def unseen_at_both_ends() -> dict[str, KeySet]:
+    """Sets of nine keys, of which no query sees the first three and the last two."""
+    keys = ordered(9)
+    never = torch.tensor([1, 1, 1, 0, 0, 0, 0, 1, 1]).bool()
+    seen, first, last = keys.seen, keys.seen.first, keys.seen.last
+    dead = torch.where(never, first.clamp(min=0) - RAMP, 2).double()
+    return {
+        "expired": replace(keys, deadline=dead.expand(B, H, 9).contiguous()),
+        "of the future": replace(keys, seen=replace(seen, first=first.masked_fill(never, T))),
+        "of the past": replace(keys, seen=replace(seen, last=last.masked_fill(never, -1))),
+    }
+
+
+@pytest.mark.parametrize("why", unseen_at_both_ends())
+def test_keys_before_the_first_that_is_seen_and_behind_the_last_are_not_read(why: str) -> None:
+    keys = unseen_at_both_ends()[why]
+    broken = replace(keys, keys=keys.keys.clone(), values=keys.values.clone())
+    for given in (broken.keys, broken.values):
+        given[:, :3] = given[:, -2:] = torch.nan
+    asked = queries()
+    _, expected = both(asked, [keys])
+    found = stock_attention(asked, [broken], ramp=RAMP, dropout=0.0)
+    assert_same(found, expected)
+
+
 def test_no_keys_at_all_give_zeros() -> None:
     nobody = packed([0] * B)
     assert (stock_attention(queries(), [nobody], ramp=RAMP, dropout=0.0) == 0).all()
@@ -173,11 +199,3 @@ def test_a_stream_read_by_stock_attention_equals_the_reference(
         monkeypatch.setitem(IMPLEMENTATIONS, "reference", stock_attention)
         found = read(model, tokens)
     assert_same(hidden_of(found), hidden_of(expected))
-
-
-def test_it_is_chosen_for_inference_on_a_cpu() -> None:
-    cpu = torch.device("cpu")
-    assert not faster_than_reference(cpu)
-    with torch.no_grad():
-        assert faster_than_reference(cpu)
-        assert not faster_than_reference(torch.device("cuda"))

@@ -1,4 +1,4 @@
-"""Span attention through PyTorch's own `scaled_dot_product_attention`, for inference on a CPU.
+"""Span attention through PyTorch's own `scaled_dot_product_attention`, for a CPU.
 
 Stock attention adds a bias to every score before the softmax. What is left of a key enters there as
 the logarithm of its weight, beside the score of its position:
@@ -6,8 +6,9 @@ the logarithm of its weight, beside the score of its position:
     weight * exp(score) = exp(q . k / sqrt(E) + bias)
     bias                = q . p / sqrt(E) + log(weight)                minus infinity for weight 0
 
-Only the bias has the size queries x keys. Rows that are long enough are computed one at a time, so
-that packed rows need no padding and the bias stays in the cache.
+Only the bias has the size queries x keys. A few rows at a time are computed, so that it stays in
+the cache, of dense sets from the first key that somebody sees to the last. Packed rows that are
+long enough are computed one by one, so that they need no padding.
 
 Shapes
     B rows, T queries, H heads, E head width, P position rows
@@ -26,7 +27,10 @@ from expire_span.model.ops.ramp import soft_weight
 from expire_span.model.ops.span_attention.keys import KeySet, Visibility
 from expire_span.model.ops.span_attention.reference import dense, position_scores, query_times
 
-# Numbers of keys, values and bias in a row from which it is worth its own calls, as measured.
+# How large a bias may be that is computed at once, as measured: it should stay in the cache.
+AT_A_TIME = 2**19
+# Numbers of keys, values and bias in a row from which it is worth its own calls, so that packed
+# rows need no padding; as measured, too.
 LONG_ROW = 2**18
 
 
@@ -35,23 +39,20 @@ def stock_attention(
 ) -> Tensor:
     """Span attention by stock attention; see `span_attention` for the arguments.
 
-    Equal to the reference within rounding, on any device, with all gradients; made for inference on
-    a CPU, where it is faster (`faster_than_reference`). The bias is of at least float32. Keys that
-    nobody sees must be finite numbers, since their scores are formed before they are hidden.
+    Equal to the reference within rounding, on any device, with all gradients; made for a CPU, where
+    it is faster. The bias is of at least float32. Keys that nobody sees must be finite numbers,
+    since their scores may be formed before they are hidden.
     """
-    if not _rows_apart(queries, key_sets):
-        padded = [dense(keys) if keys.seen.packed else keys for keys in key_sets]
-        return _attend(queries, padded, ramp, dropout)
-    attended = [
-        _attend(queries[row : row + 1], [_one_row(keys, row) for keys in key_sets], ramp, dropout)
-        for row in range(len(queries))
+    apart = _rows_apart(queries, key_sets)
+    sets = [dense(keys) if keys.seen.packed and not apart else keys for keys in key_sets]
+    sets = [
+        keys if keys.seen.packed else _seen_by_somebody(keys, queries.shape[1], ramp)
+        for keys in sets
     ]
-    return torch.cat(attended)
-
-
-def faster_than_reference(device: torch.device) -> bool:
-    """Whether a call made now would better go this way: on a CPU, without gradient."""
-    return device.type == "cpu" and not torch.is_grad_enabled()
+    rows = _rows_at_a_time(queries, sets)
+    parts = zip(queries.split(rows), *(_by_rows(keys, rows) for keys in sets), strict=True)
+    attended = [_attend(asked, kept, ramp, dropout) for asked, *kept in parts]
+    return attended[0] if len(attended) == 1 else torch.cat(attended)
 
 
 def _attend(queries: Tensor, key_sets: Sequence[KeySet], ramp: int, dropout: float) -> Tensor:
@@ -138,29 +139,89 @@ def _rows_apart(queries: Tensor, key_sets: Sequence[KeySet]) -> bool:
     return batch == 1 or sum(counts) * heads * (length + 2 * width) > LONG_ROW
 
 
-def _one_row(keys: KeySet, row: int) -> KeySet:
-    """What a set holds for one row, as a dense set of one row."""
-    seen = keys.seen
-    if seen.offsets is not None:
-        begin, end = seen.offsets[row : row + 2].tolist()
+def _rows_at_a_time(queries: Tensor, key_sets: Sequence[KeySet]) -> int:
+    """How many rows are computed together: single ones where some are packed."""
+    if any(keys.seen.packed for keys in key_sets):
+        return 1
+    batch, length, heads, _ = queries.shape
+    bias = heads * length * sum(keys.keys.shape[1] for keys in key_sets)
+    return max(1, min(batch, AT_A_TIME // max(1, bias)))
 
-        def cut(given: Tensor) -> Tensor:
-            return given[begin:end].unsqueeze(0)
 
-        def cut_times(given: Tensor) -> Tensor:
-            return cut(given).unsqueeze(0)  # the same for all heads
-    else:
+def _seen_by_somebody(keys: KeySet, length: int, ramp: int) -> KeySet:
+    """A dense set from the first key that some query sees to the last."""
+    begin, end = _range_of(_is_seen(keys, length, ramp))
+    seen, count = keys.seen, end - begin
 
-        def cut(given: Tensor) -> Tensor:
-            return given[row : row + 1]
-
-        def cut_times(given: Tensor) -> Tensor:
-            return given[row : row + 1] if given.ndim == 3 and len(given) > 1 else given
+    def cut(times: Tensor) -> Tensor:
+        return times.narrow(-1, begin, count)
 
     return KeySet(
-        keys=cut(keys.keys),
-        values=cut(keys.values),
-        seen=replace(seen, first=cut_times(seen.first), last=cut_times(seen.last), offsets=None),
-        deadline=None if keys.deadline is None else cut_times(keys.deadline),
+        keys=keys.keys.narrow(1, begin, count),
+        values=keys.values.narrow(1, begin, count),
+        seen=replace(
+            seen,
+            first=cut(seen.first),
+            last=cut(seen.last),
+            begin=None if seen.begin is None else seen.begin + begin,
+        ),
+        deadline=None if keys.deadline is None else cut(keys.deadline),
         positions=keys.positions,
     )
+
+
+@torch.no_grad()
+def _is_seen(keys: KeySet, length: int, ramp: int) -> Tensor:
+    """Whether some query sees a key, which the first in its window does; [B or 1, H or 1, N]."""
+    earliest = keys.seen.first.clamp(min=0)
+    seen = (earliest <= keys.seen.last) & (earliest < length)
+    if keys.deadline is None:
+        return seen
+    return seen & (soft_weight(keys.deadline, earliest, ramp) > 0)
+
+
+def _range_of(wanted: Tensor) -> tuple[int, int]:
+    """From the first that is wanted anywhere to behind the last; [..., N]."""
+    places = wanted.flatten(0, -2).any(dim=0).nonzero()
+    return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+
+
+def _by_rows(keys: KeySet, rows: int) -> list[KeySet]:
+    """A set in dense parts of so many rows each, one row if it is packed."""
+    batch = len(keys.keys) if keys.seen.offsets is None else len(keys.seen.offsets) - 1
+    parts = -(-batch // rows)
+    if keys.seen.offsets is None:
+
+        def cut(given: Tensor) -> Sequence[Tensor]:
+            return given.split(rows)
+
+        def cut_times(times: Tensor) -> Sequence[Tensor]:
+            return cut(times) if times.ndim == 3 and len(times) > 1 else [times] * parts
+    else:
+        counts = keys.seen.offsets.diff().tolist()
+        counts.append(len(keys.keys) - sum(counts))  # nobody's
+
+        def cut(given: Tensor) -> Sequence[Tensor]:
+            return [row.unsqueeze(0) for row in given.split(counts)[:-1]]
+
+        def cut_times(times: Tensor) -> Sequence[Tensor]:
+            return [row.unsqueeze(0) for row in cut(times)]  # the same for all heads
+
+    none = [None] * parts
+    return [
+        KeySet(
+            keys=some,
+            values=values,
+            seen=replace(keys.seen, first=first, last=last, offsets=None),
+            deadline=deadline,
+            positions=keys.positions,
+        )
+        for some, values, first, last, deadline in zip(
+            cut(keys.keys),
+            cut(keys.values),
+            cut_times(keys.seen.first),
+            cut_times(keys.seen.last),
+            none if keys.deadline is None else cut_times(keys.deadline),
+            strict=True,
+        )
+    ]
