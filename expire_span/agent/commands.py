@@ -144,7 +144,7 @@ def watch(
 def sweep(
     name: Annotated[str, tyro.conf.Positional],
     out: Path,
-    scale: Scale = "single",
+    scale: Scale | None = None,
     windows: tuple[int, ...] | None = None,
     seeds: tuple[int, ...] = SEEDS,
     prices: tuple[float, ...] = PRICES,
@@ -157,9 +157,10 @@ def sweep(
     draws what the folder has.
 
     Args:
-        name: which experiment, as `train` names it.
+        name: which experiment, as `train` names it; or the folder of an agent with Expire-Span,
+            whose settings are then those of all runs.
         out: folder of the sweep; one that was stopped goes on.
-        scale: smoke, single or paper.
+        scale: smoke, single or paper; single if left out.
         windows: sizes of Transformer-XL's memory; those that fit the scale if left out.
         seeds: of every run.
         prices: penalties of Expire-Span, as multiples of the experiment's own.
@@ -167,7 +168,8 @@ def sweep(
         side_by_side: runs that share the device.
     """
     _refuse_ranks()
-    experiments = sweep_experiments(name, scale, windows, seeds, prices, steps)
+    base = _swept(name, scale)
+    experiments = sweep_experiments(base, windows, seeds, prices, steps)
     run_sweep(experiments, out, side_by_side=side_by_side)
     if experiments and not any(out.glob(f"*/{RESULT_FILE}")):
         print(f"{out}: no run is done yet, and other processes are at work on all of them")
@@ -176,3 +178,17 @@ def sweep(
     with claim(out / "performance.lock") if out.exists() else nullcontext():
         draw_sweep(out, out / "performance.png")
     print(out / "performance.png")
+
+
+def _swept(name: str, scale: Scale | None) -> AgentExperiment:
+    """The experiment of that name, or that of the agent in that folder."""
+    if name in AGENT_EXPERIMENTS:
+        return AGENT_EXPERIMENTS[name](scale or "single")
+    if not is_agent(Path(name)):
+        raise ValueError(
+            f"name must be one of {', '.join(AGENT_EXPERIMENTS)} or the folder of an agent, but is "
+            f"{name!r}."
+        )
+    if scale is not None:
+        raise ValueError(f"The agent in {name} has settings of its own: leave out --scale.")
+    return load_agent_experiment(Path(name))

@@ -20,7 +20,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from expire_span.agent.experiment import AgentExperiment
-from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
 from expire_span.agent.run import (
     AGENT_KINDS,
     FREE_IN_RESULTS,
@@ -28,7 +27,7 @@ from expire_span.agent.run import (
     load_agent_experiment,
     train_side_by_side,
 )
-from expire_span.checks import require_at_least, require_one_of
+from expire_span.checks import require_at_least
 from expire_span.locks import claim
 from expire_span.looks import LOOKS, name_points
 from expire_span.model.memory import AdaptiveSpan, AnyMemory, ExpireSpan, FixedSpan
@@ -50,11 +49,9 @@ from expire_span.worlds.oracles import (
     walkers_know,
 )
 
-# Windows as shares of the longest span that Expire-Span has at the same scale.
-WINDOWS = {
-    "corridor": (0.08, 0.16, 0.25, 0.375, 0.5, 1.0),
-    "portal": (0.16, 0.32, 0.48, 0.64, 0.8, 1.0),
-}
+# Windows as shares of the longest span that Expire-Span has in the same world.
+WINDOWS = (0.16, 0.32, 0.48, 0.64, 0.8, 1.0)
+CORRIDOR_WINDOWS = (0.08, 0.16, 0.25, 0.375, 0.5, 1.0)
 SEEDS = (0, 1, 2)
 PRICES = (0.0, 0.2, 1.0, 5.0)  # multiples of the experiment's own penalty
 WALKED_STEPS = 400_000  # by which it is found what a walker is worth, or 256 episodes if longer
@@ -71,8 +68,7 @@ class Point:
 
 
 def sweep_experiments(
-    name: str,
-    scale: Scale,
+    base: AgentExperiment,
     windows: Sequence[int] | None = None,
     seeds: Sequence[int] = SEEDS,
     prices: Sequence[float] = PRICES,
@@ -81,21 +77,22 @@ def sweep_experiments(
     """The runs of a sweep by name: each window and each price of memory, with each seed in turn.
 
     Args:
-        name: which experiment.
-        scale: smoke, single or paper.
-        windows: sizes of Transformer-XL's memory; those that fit the scale if left out.
+        base: an agent with Expire-Span, whose other settings all runs have.
+        windows: sizes of Transformer-XL's memory; some up to its longest span if left out.
         seeds: of every run.
-        prices: penalties of Expire-Span, as multiples of the experiment's own.
-        steps: updates of every run; as many as the experiment has if left out.
+        prices: penalties of Expire-Span, as multiples of its own.
+        steps: updates of every run; as many as it has if left out.
     """
-    require_one_of(tuple(AGENT_EXPERIMENTS), name=name)
-    base = AGENT_EXPERIMENTS[name](scale)
+    policy = base.model.memory
+    if not isinstance(policy, ExpireSpan):
+        raise ValueError(
+            "A sweep varies what memory costs an agent with Expire-Span, but this one has "
+            f"{type(policy).__name__}: give another."
+        )
     if steps is not None:
         base = _of_length(base, steps)
-    policy = base.model.memory
-    assert isinstance(policy, ExpireSpan)
     if windows is None:
-        windows = [round(share * policy.max_span) for share in WINDOWS[name]]
+        windows = usual_windows(base.world, policy.max_span)
     memories: dict[str, AnyMemory] = {
         **{f"window-{size}": FixedSpan(size) for size in windows},
         **{f"price-{x:g}": replace(policy, penalty=x * policy.penalty) for x in prices},
@@ -105,6 +102,12 @@ def sweep_experiments(
         for seed in seeds
         for kind, memory in memories.items()
     }
+
+
+def usual_windows(world: World, longest: int) -> list[int]:
+    """Sizes from a small window to one as long as the longest span."""
+    shares = CORRIDOR_WINDOWS if isinstance(world, Corridor) else WINDOWS
+    return [round(share * longest) for share in shares]
 
 
 def _of_length(experiment: AgentExperiment, steps: int) -> AgentExperiment:
@@ -341,7 +344,7 @@ def _draw_bounds(axes: Axes, world: Corridor) -> None:
 def _draw_walker(axes: Axes, world: Portal) -> None:
     """What a walker earns with windows of some sizes."""
     enough = 3 * world.rooms if world.shuffle else 2 * world.rooms  # steps through all rooms
-    windows = [round(share * enough) for share in (0.08, *WINDOWS["portal"])]
+    windows = [round(0.08 * enough), *usual_windows(world, enough)]
     found = [portal_walk(world, window) for window in windows]
     axes.plot(
         [live for live, _ in found],

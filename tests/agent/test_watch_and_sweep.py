@@ -38,7 +38,7 @@ from expire_span.agent import commands, sweep
 from expire_span.agent.dense import start_full
 from expire_span.agent.episodes import play_episodes
 from expire_span.agent.experiment import AgentExperiment
-from expire_span.agent.experiments import AGENT_EXPERIMENTS, agent_model, corridor
+from expire_span.agent.experiments import AGENT_EXPERIMENTS, agent_model, corridor, portal
 from expire_span.agent.ports import build_agent
 from expire_span.agent.run import load_agent, load_agent_experiment, train_agent
 from expire_span.agent.sweep import (
@@ -266,7 +266,7 @@ def test_the_last_picture_tells_whether_the_door_was_right(cue_door, sentence):
 
 def test_a_sweep_has_every_window_price_and_seed_and_skips_what_is_done(tmp_path):
     tiny = tiny_experiment(steps=2)
-    wanted = sweep_experiments("corridor", "smoke", windows=(4,), seeds=(0, 1), prices=(1.0, 5.0))
+    wanted = sweep_experiments(corridor("smoke"), windows=(4,), seeds=(0, 1), prices=(1.0, 5.0))
     assert len(wanted) == 2 * (1 + 2)
     prices = {
         e.model.memory.penalty for e in wanted.values() if isinstance(e.model.memory, ExpireSpan)
@@ -484,9 +484,9 @@ def test_sweeps_are_drawn_one_after_the_other(tmp_path, monkeypatch):
 
 
 def test_every_kind_has_its_first_run_before_any_has_its_second():
-    names = list(sweep_experiments("portal", "smoke", seeds=(5, 3)))
+    names = list(sweep_experiments(portal("smoke"), seeds=(5, 3)))
     kinds = [name.removesuffix("-seed-5") for name in names[: len(names) // 2]]
-    assert len(kinds) == len(WINDOWS["portal"]) + len(PRICES)
+    assert len(kinds) == len(WINDOWS) + len(PRICES)
     assert names == [f"{kind}-seed-{seed}" for seed in (5, 3) for kind in kinds]
 
 
@@ -515,7 +515,14 @@ def test_the_scale_may_follow_any_flag(flag, tmp_path):
             "is about Corridor, not Portal: resume it by the name it was begun with",
         ),
         (["sweep", "corridor", "--out", "RUN", "--side-by-side", "0"], "side_by_side must be"),
-        (["sweep", "maze", "--out", "RUN"], "name must be one of corridor, portal, but is 'maze'"),
+        (
+            ["sweep", "maze", "--out", "RUN"],
+            "name must be one of corridor, portal or the folder of an agent, but is 'maze'",
+        ),
+        (
+            ["sweep", "RUN", "--scale", "smoke", "--out", "sweep"],
+            "has settings of its own: leave out --scale",
+        ),
         (["train", "corridor", "--seed", "-1"], "seed must be a whole number of at least 0"),
         (["train", "corridor", "--seed", str(2**63 - 1)], "seed must be at most 2**63 - 2, but is"),
         (["evaluate", "RUN", "--rows", "0"], "rows must be a whole number of at least 1, but is 0"),
@@ -558,26 +565,43 @@ def test_agents_are_not_trained_by_several_ranks(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("name", ["corridor", "portal"])
 def test_runs_of_a_shorter_sweep_rest_as_long_before_their_end(name):
-    usual, short = (sweep_experiments(name, "single", steps=steps) for steps in (None, 1500))
+    base = AGENT_EXPERIMENTS[name]("single")
+    usual, short = (sweep_experiments(base, steps=steps) for steps in (None, 1500))
     for one, other in zip(usual.values(), short.values(), strict=True):
         rest, end = one.penalty.rest_after, one.steps
         resting = None if rest is None else rest - end + 1500
         assert other == replace(one, steps=1500, penalty=replace(one.penalty, rest_after=resting))
     with pytest.raises(ValueError, match=r"rest in the last 600 updates: give more steps than"):
-        sweep_experiments("portal", "single", steps=300)
+        sweep_experiments(portal("single"), steps=300)
 
 
 @pytest.mark.parametrize("name", ["corridor", "portal"])
 def test_a_sweep_varies_memory_seed_and_price_and_nothing_else(name):
-    wanted = sweep_experiments(name, "single")
-    assert len(wanted) == len(SEEDS) * (len(WINDOWS[name]) + len(PRICES))
+    base = AGENT_EXPERIMENTS[name]("single")
+    wanted = sweep_experiments(base)
+    assert len(wanted) == len(SEEDS) * (len(WINDOWS) + len(PRICES))
     first = wanted["price-1-seed-0"]
-    assert first == AGENT_EXPERIMENTS[name]("single")
+    assert first == base
     for run, other in wanted.items():
         assert run.endswith(f"-seed-{other.seed}")
         assert replace(other, seed=first.seed, model=first.model) == first
         assert replace(other.model, memory=first.model.memory) == first.model
     assert wanted["price-0-seed-2"].model.memory.penalty == 0
+
+
+def test_a_sweep_around_an_agent_has_its_settings(tmp_path, monkeypatch):
+    mine = tiny_experiment(batch=3, steps=7)
+    train_agent(replace(mine, steps=1), tmp_path / "run", progress=False)
+    made: dict[str, AgentExperiment] = {}
+    monkeypatch.setattr(commands, "run_sweep", lambda found, *_, **__: made.update(found))
+    main(["sweep", str(tmp_path / "run"), "--out", str(tmp_path / "out"), "--steps", "7"])
+    assert made["price-1-seed-0"] == mine
+    assert made["window-16-seed-2"].model.memory == FixedSpan(16)
+
+
+def test_a_sweep_around_an_agent_without_expire_span_is_refused():
+    with pytest.raises(ValueError, match=r"Expire-Span, but this one has FixedSpan: give another"):
+        sweep_experiments(tiny_experiment(memory=FixedSpan(4)))
 
 
 @pytest.mark.parametrize(
@@ -589,7 +613,7 @@ def test_a_sweep_varies_memory_seed_and_price_and_nothing_else(name):
     ],
 )
 def test_windows_fit_the_scale(name, scale, sizes):
-    wanted = sweep_experiments(name, scale, seeds=(0,), prices=())
+    wanted = sweep_experiments(AGENT_EXPERIMENTS[name](scale), seeds=(0,), prices=())
     assert [one.model.memory for one in wanted.values()] == [FixedSpan(size) for size in sizes]
 
 
@@ -687,7 +711,7 @@ def test_a_walker_is_drawn_by_what_it_holds_and_earns(tmp_path, monkeypatch):
     world = Portal(rooms=3, limit=20)
     train_agent(tiny_experiment(world, steps=1), tmp_path / "one", progress=False)
     drawn = drawn_lines(tmp_path, monkeypatch)
-    windows = [round(share * 2 * world.rooms) for share in (0.08, *WINDOWS["portal"])]
+    windows = [round(share * 2 * world.rooms) for share in (0.08, *WINDOWS)]
     expected = [portal_walk(world, window) for window in windows]
     assert drawn["a walker who remembers so many steps"] == expected
     ramp = tiny_experiment(world).model.memory.ramp
