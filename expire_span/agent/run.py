@@ -101,6 +101,10 @@ def train_side_by_side(
             if interruption.wanted or any(run.saver.failed() for run in runs):
                 _save_all(runs)
                 raise _stopped(runs, interruption)
+        # To judge is to record graphs. That failed once on a GPU, while a checkpoint was written:
+        # copies that are given back meanwhile leave their mark in a graph of the same stream.
+        for run in runs:
+            run.saver.wait()
         results = []
         for run in runs:
             if run.fault is None:
@@ -198,7 +202,6 @@ class AgentRun:
                 rows=experiment.evaluation_rows,
                 seed=experiment.seed + 1,
             )
-        self.saver.wait()  # or a result could stand beside weights that it is not of
         replace_text(self.folder / RESULT_FILE, json.dumps(result, indent=2) + "\n")
         return result
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -308,6 +309,24 @@ def test_a_signal_beside_a_run_that_diverged_saves_the_other_and_tells(
     assert fault.startswith(f"{tmp_path / str(spoilt)}: A gradient was not finite")
     assert checkpoints.load_shared(checkpoints.latest(sound / "checkpoints")).values["step"] == 4
     assert checkpoints.latest(tmp_path / str(spoilt) / "checkpoints") is None
+
+
+def test_no_agent_is_judged_before_all_checkpoints_are_written(tmp_path, monkeypatch):
+    save = checkpoints.save
+    written: list[int] = []
+    judged: list[int] = []
+
+    def slowly(*given):
+        time.sleep(0.3)
+        path = save(*given)
+        written.append(given[2])
+        return path
+
+    monkeypatch.setattr(checkpoints, "save", slowly)
+    monkeypatch.setattr(AgentRun, "judge", lambda run: judged.append(len(written)))
+    wanted = [(tiny_experiment(steps=1, seed=n), tmp_path / str(n)) for n in range(2)]
+    train_side_by_side(wanted, progress=False)
+    assert judged == [2, 2]
 
 
 def test_a_run_that_goes_on_is_no_longer_judged_as_it_was(tmp_path, monkeypatch):
