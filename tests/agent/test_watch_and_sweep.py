@@ -571,7 +571,7 @@ def test_runs_of_a_shorter_sweep_rest_as_long_before_their_end(name):
         rest, end = one.penalty.rest_after, one.steps
         resting = None if rest is None else rest - end + 1500
         assert other == replace(one, steps=1500, penalty=replace(one.penalty, rest_after=resting))
-    with pytest.raises(ValueError, match=r"rest in the last 600 updates: give more steps than"):
+    with pytest.raises(ValueError, match=r"rest in the last 500 updates: give more steps than"):
         sweep_experiments(portal("single"), steps=300)
 
 
