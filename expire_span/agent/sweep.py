@@ -279,8 +279,11 @@ def _draw_runs(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def _price(memory: AnyMemory) -> float:
-    """What a memory costs; nothing where it is not learned how long it is kept."""
-    return memory.penalty if isinstance(memory, ExpireSpan | AdaptiveSpan) else 0.0
+    """What a memory costs, to as many digits as the legend tells, so that five times a price is the
+    same however it was reckoned; nothing where it is not learned how long it is kept."""
+    if not isinstance(memory, ExpireSpan | AdaptiveSpan):
+        return 0.0
+    return float(f"{memory.penalty:.1e}")
 
 
 def _share(colour: str, share: float) -> tuple[float, float, float]:

@@ -763,8 +763,9 @@ def test_what_a_sweep_says_covers_no_point_and_prices_are_told_apart(tmp_path, m
     points = [Point("w", FixedSpan(span), 7 + 0.01 * span, 1.0) for span in (8, 12, 16, 32)]
     points += [
         Point("e", ExpireSpan(32, ramp=4, penalty=price), 6.9 + price, 1.0)
-        for price in (0.0, 1e-4, 0.1)
+        for price in (0.0, 5e-6, 5 * 1e-6, 0.1)
     ]
+    assert 5e-6 != 5 * 1e-6  # which are one price all the same
     monkeypatch.setattr(sweep, "read_sweep", lambda _: (WORLD, points))
     figures: list[Figure] = []
     monkeypatch.setattr(plt, "close", figures.append)
@@ -780,7 +781,7 @@ def test_what_a_sweep_says_covers_no_point_and_prices_are_told_apart(tmp_path, m
     assert legend.y1 < axes.get_window_extent().y0
     told = [text.get_text() for text in axes.get_legend().get_texts()]
     prices = [label for label in told if label.startswith("Expire-Span, a memory costs ")]
-    assert [label.split()[-1] for label in prices] == ["0", "1.0e-04", "1.0e-01"]
+    assert [label.split()[-1] for label in prices] == ["0", "5.0e-06", "1.0e-01"]
     colours = {tuple(each.get_facecolor()[0]) for each in axes.collections}
     assert len(colours) == 4
     plt.close(figures[0])

@@ -11,7 +11,7 @@ import torch
 from expire_span.agent.dense import start_full
 from expire_span.agent.episodes import play_episodes
 from expire_span.agent.evaluation import evaluate_agent
-from expire_span.agent.experiments import corridor
+from expire_span.agent.experiments import corridor, portal
 from expire_span.agent.run import load_agent, load_agent_experiment
 from expire_span.analysis.counterfactual import Replacement, counterfactual
 from expire_span.analysis.recording import record_tokens
@@ -70,6 +70,14 @@ def test_the_agent_finds_its_way_through_rooms_and_was_made_as_the_readme_says(
     found = evaluate_agent(model, experiment.world, rows=512, seed=5)
     assert found["return"] > 37  # 0.6 for whoever remembers nothing, 39.5 for a walker
     assert found["live"] < 15  # 27 for whoever remembers from one passage to the next
+
+
+def test_the_agent_remembers_fifty_rooms_with_half_a_loop_and_was_made_as_the_readme_says():
+    assert load_agent_experiment(EXAMPLES / "portal-fifty") == replace(portal("single"), seed=1)
+    experiment, model = load_agent(EXAMPLES / "portal-fifty", "cpu")
+    found = evaluate_agent(model, experiment.world, rows=64, seed=5)
+    assert found["return"] > 660  # 344 for a window with as much memory, 709 for a walker
+    assert found["live"] < 60  # 97 for whoever remembers a whole loop
 
 
 def test_the_agent_finds_its_door_with_half_the_memory_and_was_made_as_the_readme_says():
