@@ -52,10 +52,12 @@ GONE = to_rgba("#e4e4e4")
 UNBORN = (1.0, 1.0, 1.0, 0.0)
 MOST_PICTURES = 400
 PAGE = 250  # typographic points for all bars together, a little more than there are
+MOST_BARS = PAGE  # at a time, or bars would hide one another
 SHADE = 17  # how far shades are apart, of 255
 FADING = 0.45  # what is left of a colour
 STRETCH = 50  # steps that are shown one after the other if not all are
 MOST_CELLS = 30  # of a wider world, what is near the agent
+MOST_FPS = 50  # a GIF counts hundredths of a second, and viewers take one for ten
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,18 @@ def record_episode(model: Transformer, world: World, *, seed: int = 0, rows: int
     )
 
 
-def animate(film: Film, path: Path, *, fps: int = 10, progress: bool = False) -> None:
-    """Write an episode as an animated GIF, of some 400 pictures at most."""
+def check_picture(path: Path, fps: int) -> None:
+    """Refuse a picture that cannot be made."""
     require_at_least(1, fps=fps)
+    if fps > MOST_FPS:
+        raise ValueError(f"fps must be at most {MOST_FPS}, which viewers can show, but is {fps}.")
     if path.suffix != ".gif":
         raise ValueError(f"An episode is a GIF: give a path that ends in .gif, not {path}.")
+
+
+def animate(film: Film, path: Path, *, fps: int = 10, progress: bool = False) -> None:
+    """Write an episode as an animated GIF, of some 400 pictures at most."""
+    check_picture(path, fps)
     layers = len(film.spans)
     figure = plt.figure(figsize=(5 * layers, 6), dpi=80, layout="constrained")
     canvas = FigureCanvasAgg(figure)
@@ -120,8 +129,9 @@ def animate(film: Film, path: Path, *, fps: int = 10, progress: bool = False) ->
 
     def draw(time: int) -> Image.Image:
         _show(image, film.scenes[time])
-        top.set_title(film.scenes[time].caption)
+        top.set_title(film.scenes[time].caption + _which_stretch(film.steps, time))
         for layer, (whole, fading, now) in enumerate(bars):
+            _look_near(whole.axes, film, layer, time)
             colours = _colours(film, layer, time)[::-1]
             whole.set_colors(colours)
             fading.set_colors([(*rgb, FADING * alpha) for *rgb, alpha in colours])
@@ -129,7 +139,7 @@ def animate(film: Film, path: Path, *, fps: int = 10, progress: bool = False) ->
         return _picture(canvas)
 
     try:
-        draw(0)
+        draw(film.steps)  # whose numbers are the longest
         figure.set_layout_engine("none")  # it is found once, not for every picture
         palette = _palette([draw(time) for time in (0, film.steps // 2, film.steps)])
         times = tqdm(_shown(film.steps), desc=path.name, unit="picture", disable=not progress)
@@ -161,11 +171,25 @@ def _palette(pictures: Sequence[Image.Image]) -> Image.Image:
 
 def _shown(steps: int) -> list[int]:
     """Times that are shown: all, or stretches evenly spaced, from the first to the last."""
+    return [time for stretch in _stretches(steps) for time in stretch]
+
+
+def _stretches(steps: int) -> list[range]:
+    """The same, stretch by stretch."""
     times = steps + 1
     if times <= MOST_PICTURES:
-        return list(range(times))
+        return [range(times)]
     begins = np.linspace(0, times - STRETCH, MOST_PICTURES // STRETCH).round().astype(int)
-    return [time for begin in begins.tolist() for time in range(begin, begin + STRETCH)]
+    return [range(begin, begin + STRETCH) for begin in begins.tolist()]
+
+
+def _which_stretch(steps: int, time: int) -> str:
+    """What there is to say of a picture if not all steps are shown."""
+    stretches = _stretches(steps)
+    if len(stretches) == 1:
+        return ""
+    stretch = next((one for one in stretches if time in one), None)
+    return "" if stretch is None else f"\nshown: steps {stretch[0]} to {stretch[-1]} of {steps}"
 
 
 def _frame_world(axes: Axes, film: Film) -> None:
@@ -189,7 +213,7 @@ def _draw_bars(axes: Axes, film: Film, layer: int) -> tuple[Any, Any, Any]:
     """Every memory of a layer as a bar, the first of them last, on top; colours come later."""
     times, spans = np.arange(film.steps), film.spans[layer]
     kept, gone = times + spans, times + spans + film.ramp
-    step = PAGE / film.steps
+    step = PAGE / min(film.steps, MOST_BARS)
     look: dict[str, Any] = {
         "linewidths": [max(step, 3 if OBJECT in group else 0) for group in film.groups[::-1]],
         "antialiased": False,  # or bars that touch have seams
@@ -200,8 +224,7 @@ def _draw_bars(axes: Axes, film: Film, layer: int) -> tuple[Any, Any, Any]:
     whole = axes.add_collection(LineCollection(until_kept[::-1], **look))
     fading = axes.add_collection(LineCollection(until_gone[::-1], zorder=1, **look))
     now = axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlim(0, min(float(gone.max()), 1.6 * film.steps) + 1)
-    axes.set_ylim(film.steps, -0.02 * film.steps - 1)
+    _look_near(axes, film, layer, 0)
     axes.set_xlabel("time (steps)")
     axes.set_ylabel("memory, in order of arrival")
     remembered = f"what layer {layer} has made of it" if layer else "what was seen"
@@ -210,6 +233,15 @@ def _draw_bars(axes: Axes, film: Film, layer: int) -> tuple[Any, Any, Any]:
         axes.plot([], [], color=GROUPS[name], linewidth=2, label=f"{name} in view")
     axes.legend(loc="lower left", frameon=False)
     return whole, fading, now
+
+
+def _look_near(axes: Axes, film: Film, layer: int, time: int) -> None:
+    """Show all bars, or of many those that came last, as far as the longest of them reaches."""
+    count = min(film.steps, MOST_BARS)
+    first = min(max(time - int(0.9 * count), 0), film.steps - count)
+    reach = min(float(film.spans[layer].max()) + film.ramp, 0.6 * count)
+    axes.set_xlim(first, first + count + reach + 1)
+    axes.set_ylim(first + count, first - 0.02 * count - 1)
 
 
 def _colours(film: Film, layer: int, time: int) -> list[tuple[float, ...]]:
