@@ -13,7 +13,7 @@ from expire_span.analysis import plots
 from expire_span.analysis.along import along, spikes
 from expire_span.analysis.classes import spans_by_class, spans_by_token
 from expire_span.analysis.counterfactual import Counterfactual, Replacement, counterfactual
-from expire_span.analysis.cut import cut_span, suffering
+from expire_span.analysis.cut import cut_span, mean_losses, suffering
 from expire_span.analysis.look import Look, Source, look, record_source
 from expire_span.analysis.recording import Recording
 from expire_span.analysis.report import Report, write_report
@@ -108,7 +108,7 @@ def layers(
         [f"layer {n + 1}" for n in numbers],
         [pieces[:count] for _ in numbers],
         [recording.spans[n, 0, :count] for n in numbers],
-        run=name,
+        run=name + _of_how_many(count, pieces, found.subject.codec.unit),
     )
     survey = found.survey()
     kinds = spans_by_class(survey.recording, survey.kinds)
@@ -136,7 +136,8 @@ def cut(
 ) -> None:
     """Which predictions suffer when memory is cut short (fig:enwik8_loss).
 
-    Of an agent these are the moves of an episode: how likely it would still make them.
+    Of an agent these are its moves: how likely it would still make them. The mean is over all
+    episodes, what is listed and drawn is of one.
 
     Args:
         run: folder that `train` or `release` wrote.
@@ -152,13 +153,15 @@ def cut(
     _require_losses(looked.recording)
     subject, found = looked.subject, cut_span(looked, limit)
     worst = suffering(found, most)
-    figure = plots.plot_cut(found, worst, subject.name, subject.loss_unit)
+    figure = plots.plot_cut(found, worst, looked.called(), subject.loss_unit)
     written = plots.save_plot(figure, out / "cut")
     rows = ((w.place, w.word, w.before, w.whole, w.cut, w.lost, w.last_seen) for w in worst)
     heads = ("place", "word", "before", "bits_whole", "bits_cut", "bits_lost", "last_seen")
     written.append(write_csv(out / "cut.csv", heads, rows))
-    whole, short = (mean / np.log(2) for mean in found.means())
+    whole, short = (mean / np.log(2) for mean in mean_losses(looked, found))
     print(f"Mean loss {whole:.4f} {subject.loss_unit}, cut at {limit} steps {short:.4f}.")
+    if looked.played is not None:
+        print(f"Shown are moves of {looked.called()}.")
     if not worst:
         print(found.nothing_suffers())
     _say(written)
@@ -329,6 +332,11 @@ def _tokens_within(characters: int, pieces: Sequence[str]) -> int:
     """How many tokens are drawn: as many as have so few characters, but always the first."""
     ends = np.cumsum([len(piece) for piece in pieces])
     return max(int(ends.searchsorted(characters, side="right")), 1)
+
+
+def _of_how_many(count: int, pieces: Sequence[str], unit: str) -> str:
+    """What there is to say if not all is drawn."""
+    return "" if count == len(pieces) else f", the first {count:,} of {len(pieces):,} {unit}s"
 
 
 def _layers_named(layer: int | None) -> str:

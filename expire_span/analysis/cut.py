@@ -50,7 +50,7 @@ class Cut:
     def nothing_suffers(self) -> str:
         """What there is to say if the cut costs nothing."""
         return (
-            f"Nothing suffers: no word loses {LEAST:g} bits by a cut at {self.limit} steps; "
+            f"Nothing suffers: no loss grows by {LEAST:g} bits by a cut at {self.limit} steps; "
             f"no memory here lasts longer than {self.longest()}."
         )
 
@@ -80,6 +80,16 @@ class Suffering:
 def cut_span(found: Look, limit: int) -> Cut:
     """Read the same once more, with all memory hidden beyond `limit` steps."""
     return Cut(found.pieces, limit, found.recording, found.record(limit=limit))
+
+
+def mean_losses(found: Look, cut: Cut) -> tuple[float, float]:
+    """Mean loss in nats, whole and cut, of all that was read or played, not of what is shown."""
+    if found.played is None:
+        return cut.means()
+    whole, short = (
+        float(np.nanmean(found.played.record(limit=limit).loss)) for limit in (None, cut.limit)
+    )
+    return whole, short
 
 
 def suffering(cut: Cut, most: int = 30, least: float = LEAST) -> list[Suffering]:

@@ -93,9 +93,9 @@ class Played:
     tokens: Tensor
     """int64 [B, T], on the host."""
 
-    def record(self, folder: Path | None = None) -> Recording:
-        """Every row, episode after episode."""
-        return record_episodes(self.player, self.episodes, self.tokens, folder)
+    def record(self, folder: Path | None = None, *, limit: int | None = None) -> Recording:
+        """Every row, episode after episode; nothing is seen beyond a limit."""
+        return record_episodes(self.player, self.episodes, self.tokens, folder, limit=limit)
 
     def record_best(self, *, limit: int | None = None) -> Recording:
         """The longest of the best of the first episodes, alone; nothing is seen beyond a limit."""

@@ -68,6 +68,15 @@ class Look:
         """The text of every token."""
         return self.subject.codec.pieces(self.recording.tokens[0].tolist())
 
+    def called(self) -> str:
+        """What is shown: the model, and which episode."""
+        if self.played is None:
+            return self.subject.name
+        rows, steps = len(self.played.tokens), self.recording.tokens.shape[1]
+        return (
+            f"{self.subject.name}, an episode of {steps} steps, the longest of the best of {rows}"
+        )
+
     def survey(self) -> Survey:
         """What can be counted: the text, or all episodes."""
         if self.played is not None:

@@ -75,7 +75,10 @@ def plot_change(found: Counterfactual, run: str) -> Figure:
 def plot_classes(found: Sequence[ClassSpan], run: str) -> Figure:
     """Mean span of every kind of token in every layer, as a table of shades with its numbers."""
     kinds = list(dict.fromkeys(one.kind for one in sorted(found, key=lambda one: -one.mean)))
-    kinds = kinds[:MOST_KINDS]
+    title = f"{run}: what each layer keeps"
+    if len(kinds) > MOST_KINDS:
+        title += f",\n{MOST_KINDS} of {len(kinds)} kinds, those kept longest"
+        kinds = kinds[:MOST_KINDS]
     layers = max(one.layer for one in found)
     table = np.full((len(kinds), layers), np.nan)
     for one in (one for one in found if one.kind in kinds):
@@ -90,7 +93,7 @@ def plot_classes(found: Sequence[ClassSpan], run: str) -> Figure:
     axes.set_yticks(range(len(kinds)), labels=kinds)
     axes.set_xticks(range(layers), labels=[str(n + 1) for n in range(layers)])
     axes.set(xlabel="layer")
-    axes.set_title(f"{run}: what each layer keeps", fontsize=9)
+    axes.set_title(title, fontsize=9)
     figure.colorbar(picture, label="mean expire-span (steps)")
     return figure
 
@@ -101,7 +104,7 @@ def plot_cut(found: Cut, worst: Sequence[Suffering], run: str, unit: str) -> Fig
     size = (8, 1.6 + 0.3 * max(len(shown), 2))
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     whole, cut = (mean / np.log(2) for mean in found.means())
-    title = f"{run}: {whole:.3f} {unit} with all memory, {cut:.3f} cut at {found.limit} steps"
+    title = f"{run}:\n{whole:.3f} {unit} with all memory, {cut:.3f} cut at {found.limit} steps"
     if shown:
         _draw_words(axes, shown, found.limit)
         title += "\nwhat loses most by the cut, and how many steps earlier the same stood last"

@@ -86,7 +86,11 @@ def read_sizes(
         for name, group, (run, split, by, told) in zip(names, groups, judged, strict=True)
     ]
     left_out = (run for run in runs if _judged(run, metric) is None)
-    return sizes, {run.folder: _why_left_out(run, metric) for run in left_out}
+    without = (path for path in paths if not _find_runs([path]))
+    return sizes, {
+        **{run.folder: _why_left_out(run, metric) for run in left_out},
+        **{path: _why_no_run(path) for path in without},
+    }
 
 
 def _find_runs(paths: Sequence[Path]) -> list[Path]:
@@ -129,6 +133,14 @@ def _why_left_out(run: _Run, metric: str | None) -> str:
     if not told:
         return "no evaluation yet"
     return str(told[0].get(FAILED, f"tells nothing of {metric or 'how well it does'}"))
+
+
+def _why_no_run(path: Path) -> str:
+    """What there is to say of a folder without runs."""
+    if not path.exists():
+        return "is not there"
+    released = any(path.rglob(WEIGHTS_FILE))
+    return "released, without its evaluations" if released else "no run there"
 
 
 def _nothing_told(paths: Sequence[Path], runs: Sequence[_Run], metric: str | None) -> str:

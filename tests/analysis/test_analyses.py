@@ -17,7 +17,7 @@ from matplotlib.text import Text as Written
 from expire_span import AdaptiveSpan, FixedSpan
 from expire_span.analysis import plots
 from expire_span.analysis.along import along, spikes
-from expire_span.analysis.classes import spans_by_class, spans_by_token, token_classes
+from expire_span.analysis.classes import ClassSpan, spans_by_class, spans_by_token, token_classes
 from expire_span.analysis.codec import TokenizerCodec, WordCodec
 from expire_span.analysis.counterfactual import Replacement, counterfactual
 from expire_span.analysis.cut import LEAST, cut_span, suffering
@@ -29,6 +29,7 @@ from expire_span.analysis.tables import write_csv
 from expire_span.cli import main
 from expire_span.tasks import Recall, Text
 from expire_span.training.loop import train
+from expire_span.training.release import release
 from policies import Case, make_model
 from reading_models import EXPIRING, byte_level_tokenizer, reading_subject, text_of_some_length
 from small_runs import small_experiment
@@ -181,6 +182,18 @@ def test_classes_are_what_they_are_called():
     assert marked["rare word"] == "Menuofisbest"
     assert marked["repeated word"] == "Theteathetea"
     assert marked["space"] == " " * text.count(" ")
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_a_picture_of_many_kinds_says_how_many_it_leaves_out(more):
+    count = plots.MOST_KINDS + more
+    figure = plots.plot_classes([ClassSpan(1, f"k{n}", 1, n, n) for n in range(count)], "run")
+    axes = figure.axes[0]
+    assert axes.get_yticklabels()[0].get_text() == f"k{count - 1}"
+    assert len(axes.get_yticks()) == plots.MOST_KINDS
+    said = f"{plots.MOST_KINDS} of {count} kinds, those kept longest"
+    assert axes.get_title().endswith(said if more else "what each layer keeps")
+    plt.close(figure)
 
 
 def test_spans_of_classes_are_means_of_their_tokens():
@@ -336,6 +349,14 @@ def test_a_run_that_tells_nothing_of_the_metric_is_named_and_left_out(run, tmp_p
     (size,), left_out = read_sizes([tmp_path])
     assert size.run == "one"
     assert left_out == {tmp_path / "two": "tells nothing of how well it does"}
+    (tmp_path / "empty").mkdir()
+    release(run / "window", tmp_path / "released")
+    without = {
+        tmp_path / "nothing": "is not there",
+        tmp_path / "empty": "no run there",
+        tmp_path / "released": "released, without its evaluations",
+    }
+    assert read_sizes([tmp_path / "one", *without]) == ([size], without)
     _, left_out = read_sizes([tmp_path], "bpb")
     assert left_out == {tmp_path / "two": "tells nothing of bpb"}
     with pytest.raises(ValueError, match="None of these runs tells of data: choose from bpb"):
@@ -455,7 +476,7 @@ def test_a_cut_shows_what_suffers_and_nothing_else(tmp_path, capsys, monkeypatch
         main([*command, "--limit", str(limit), "--out", str(tmp_path), "--device", "cpu"])
         rows = rows_of(tmp_path / "cut.csv")
         assert all(float(row["bits_lost"]) >= LEAST for row in rows)
-        said = "Nothing suffers: no word loses 0.01 bits by a cut at 1024 steps"
+        said = "Nothing suffers: no loss grows by 0.01 bits by a cut at 1024 steps"
         assert (len(rows) > 0) == suffers
         assert (said in capsys.readouterr().out) == (not suffers)
         assert (said in texts_of(drawn[-1])) == (not suffers)

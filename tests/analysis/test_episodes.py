@@ -15,7 +15,7 @@ from expire_span.agent.episodes import Episodes, play_episodes
 from expire_span.agent.rollout import PlainActor, begin
 from expire_span.agent.run import load_agent, train_agent
 from expire_span.agent.tally import Tally
-from expire_span.analysis.cut import cut_span, suffering
+from expire_span.analysis.cut import cut_span, mean_losses, suffering
 from expire_span.analysis.episodes import NOTHING, REWARDED, MomentCodec, play
 from expire_span.analysis.look import Source, look
 from expire_span.analysis.recording import NOT_YET, Recording
@@ -133,6 +133,17 @@ def test_a_cut_is_a_plain_second_run_of_the_episode(runs):
         assert one.lost == pytest.approx(lost, abs=1e-5)
         if one.last_seen is not None:
             assert found.pieces[one.place - one.last_seen] == one.word
+
+
+def test_the_mean_loss_of_a_cut_is_over_all_episodes(runs):
+    found = look(runs / "expire", Source(episodes=6), 1, "cpu")
+    cut = cut_span(found, 3)
+    whole, short = mean_losses(found, cut)
+    assert whole == pytest.approx(found.played.record().loss.mean(), rel=1e-6)
+    assert short == pytest.approx(found.played.record(limit=3).loss.mean(), rel=1e-6)
+    assert len({whole, short, *cut.means()}) == 4
+    steps = found.recording.tokens.shape[1]
+    assert found.called().endswith(f"an episode of {steps} steps, the longest of the best of 6")
 
 
 def test_recording_an_agent_changes_no_bit(runs):
