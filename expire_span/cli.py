@@ -17,6 +17,7 @@ import tyro
 from expire_span import __version__
 from expire_span.agent.commands import concern_agents, run_command, sweep, train_command, watch
 from expire_span.agent.experiments import AGENT_EXPERIMENTS
+from expire_span.agent.run import is_agent
 from expire_span.analysis.commands import ANALYSES, release
 from expire_span.analysis.commands import inspect as inspect_run
 from expire_span.checks import require_at_least
@@ -219,6 +220,11 @@ def _resumed(name: str, scale: Scale | None, options: Sequence[str]) -> Experime
     folder = out_folder(options, name)
     if not (folder / EXPERIMENT_FILE).exists():
         return None
+    if is_agent(folder):
+        raise ValueError(
+            f"The run in {folder} is an agent's: resume it by the name it was begun with, or "
+            "choose another folder with --out."
+        )
     saved = load_experiment(folder / EXPERIMENT_FILE)
     scales = get_args(Scale) if scale is None and _has_scales(name) else (scale,)
     named = [_experiment(name, one) for one in scales]

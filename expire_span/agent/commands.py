@@ -13,7 +13,7 @@ from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, Scale
 from expire_span.agent.run import is_agent, load_agent, load_agent_experiment, train_agent
 from expire_span.agent.sweep import PRICES, SEEDS, draw_sweep, run_sweep, sweep_experiments
-from expire_span.agent.watch import animate, record_episode
+from expire_span.agent.watch import animate, check_picture, record_episode
 from expire_span.locks import claim
 from expire_span.training.command import (
     OTHER_MEMORY,
@@ -132,10 +132,11 @@ def watch(
         out: the picture, an animated GIF; episode.gif in the run's folder if left out.
         seed: which episodes.
         rows: episodes of which the longest of the best is shown.
-        fps: pictures a second.
+        fps: pictures a second, 50 at most.
     """
-    experiment, model = load_agent(run, "cpu")
     path = run / "episode.gif" if out is None else out
+    check_picture(path, fps)
+    experiment, model = load_agent(run, "cpu")
     episode = record_episode(model, experiment.world, seed=seed, rows=rows)
     animate(episode, path, fps=fps, progress=True)
     print(f"{path}: {episode.steps} steps")
@@ -161,7 +162,7 @@ def sweep(
             whose settings are then those of all runs.
         out: folder of the sweep; one that was stopped goes on.
         scale: smoke, single or paper; single if left out.
-        windows: sizes of Transformer-XL's memory; those that fit the scale if left out.
+        windows: sizes of Transformer-XL's memory; those that fit the longest span if left out.
         seeds: of every run.
         prices: penalties of Expire-Span, as multiples of the experiment's own.
         steps: updates of every run; as many as the experiment has if left out.

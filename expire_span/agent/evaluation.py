@@ -19,6 +19,7 @@ from expire_span.agent.rollout import Block, begin
 from expire_span.agent.tally import Tally
 from expire_span.checks import require_at_least
 from expire_span.model.transformer import Step, Transformer
+from expire_span.training.interruption import Interruption, Stopped
 from expire_span.training.metrics import LARGEST, Means, memory_metrics
 from expire_span.worlds import Game, World
 
@@ -45,6 +46,7 @@ def evaluate_agent(
     seed: int = 0,
     limit: int | None = None,
     progress: bool = False,
+    interruption: Interruption | None = None,
 ) -> dict[str, float]:
     """The world's measures over one whole episode in each row, and the memory used in them.
 
@@ -55,12 +57,20 @@ def evaluate_agent(
         seed: which ones.
         limit: distance beyond which it remembers nothing, if not as far as its memory reaches.
         progress: whether to show how far it has come.
+        interruption: whether to stop.
+
+    Raises:
+        Stopped: after some block, if a signal asked for it; nothing is kept of what was played.
     """
+    require_at_least(1, rows=rows)
+    require_at_least(0, limit=limit)
     game, sums = world.play(model.positions.device), Means()
     tally = Tally.empty(game, episodes=1)
     blocks = play_first_episodes(model, game, rows=rows, seed=seed, limit=limit, alone=True)
     most = most_blocks(world, model)
     for played in tqdm(blocks, "at most", most, unit="block", leave=False, disable=not progress):
+        if interruption is not None and interruption.wanted:
+            raise Stopped("stopped while an agent was judged", interruption.number)
         sums.add(**_memory_sums(played.step, played.first))
         tally = played.tally
     return tally.read(game) | memory_metrics(_per_step(sums.take()))

@@ -30,6 +30,7 @@ from expire_span.training.folder import (
     at_work_in,
     begin_log,
     check_resumed,
+    read_result,
 )
 from expire_span.training.guard import NotFinite
 from expire_span.training.interruption import Interruption, Stopped
@@ -105,12 +106,11 @@ def train_side_by_side(
         # copies that are given back meanwhile leave their mark in a graph of the same stream.
         for run in runs:
             run.saver.wait()
-        results = []
-        for run in runs:
-            if run.fault is None:
-                results.append(run.judge())
-            if interruption.wanted:  # those that are not judged yet will be when they are resumed
-                raise _stopped(runs, interruption)
+        try:  # those that are not judged yet will be when they are resumed
+            sound = [run for run in runs if run.fault is None]
+            results = [run.judge(interruption, progress) for run in sound]
+        except Stopped:
+            raise _stopped(runs, interruption) from None
     faults = _faults(runs)
     if faults:
         raise NotFinite("\n".join(faults))
@@ -192,17 +192,26 @@ class AgentRun:
             self._log.flush()  # what a resumed run will find in it
             self.saver.save(Checkpoint(shared, own), trainer.step)
 
-    def judge(self) -> dict[str, float]:
-        """What the agent is worth on whole episodes; also left in the folder."""
-        experiment = self.trainer.experiment
+    def judge(self, interruption: Interruption, progress: bool) -> dict[str, float]:
+        """What the agent is worth on whole episodes; also left in the folder.
+
+        If it is there already, made of as many of them, it is not made again.
+        """
+        experiment, path = self.trainer.experiment, self.folder / RESULT_FILE
+        if path.exists():
+            result: dict[str, float] = read_result(path)
+            if result.get("episodes") == experiment.evaluation_rows:
+                return result
         with self._own_stream():
             result = evaluate_agent(
                 self.trainer.model,
                 experiment.world,
                 rows=experiment.evaluation_rows,
                 seed=experiment.seed + 1,
+                progress=progress,
+                interruption=interruption,
             )
-        replace_text(self.folder / RESULT_FILE, json.dumps(result, indent=2) + "\n")
+        replace_text(path, json.dumps(result, indent=2) + "\n")
         return result
 
     def _report(self) -> None:

@@ -27,7 +27,7 @@ from expire_span.agent.run import (
     load_agent_experiment,
     train_side_by_side,
 )
-from expire_span.checks import require_at_least
+from expire_span.checks import require_at_least, require_not_negative
 from expire_span.locks import claim
 from expire_span.looks import LOOKS, name_points
 from expire_span.model.memory import AdaptiveSpan, AnyMemory, ExpireSpan, FixedSpan
@@ -93,6 +93,10 @@ def sweep_experiments(
         base = _of_length(base, steps)
     if windows is None:
         windows = usual_windows(base.world, policy.max_span)
+    for window in windows:
+        require_at_least(1, windows=window)
+    for price in prices:
+        require_not_negative(prices=price)
     memories: dict[str, AnyMemory] = {
         **{f"window-{size}": FixedSpan(size) for size in windows},
         **{f"price-{x:g}": replace(policy, penalty=x * policy.penalty) for x in prices},
@@ -107,7 +111,7 @@ def sweep_experiments(
 def usual_windows(world: World, longest: int) -> list[int]:
     """Sizes from a small window to one as long as the longest span."""
     shares = CORRIDOR_WINDOWS if isinstance(world, Corridor) else WINDOWS
-    return [round(share * longest) for share in shares]
+    return sorted({max(1, round(share * longest)) for share in shares})
 
 
 def _of_length(experiment: AgentExperiment, steps: int) -> AgentExperiment:
@@ -115,7 +119,7 @@ def _of_length(experiment: AgentExperiment, steps: int) -> AgentExperiment:
     penalty = experiment.penalty
     if penalty.rest_after is not None:
         rest_after = penalty.rest_after + steps - experiment.steps
-        if rest_after < 0:
+        if rest_after <= 0:
             raise ValueError(
                 f"Spans rest in the last {experiment.steps - penalty.rest_after} updates: give "
                 f"more steps than that, not {steps}."
@@ -159,7 +163,11 @@ def run_sweep(
                 train_side_by_side(wanted, resume=resume, progress=progress, title=title)
             except Stopped as stop:
                 _, *diverged = str(stop).splitlines()
-                said = f"stopped with {title}; everything is saved, the same command goes on"
+                done = len(experiments) - len(_waiting(experiments, folder))
+                said = (
+                    f"stopped with {done} of {len(experiments)} runs done; everything is saved, "
+                    "the same command goes on"
+                )
                 raise stop.saying("\n".join([said, *diverged])) from None
             except NotFinite as error:
                 faults.append(str(error))

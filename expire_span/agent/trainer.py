@@ -24,9 +24,8 @@ from expire_span.training.metrics import Means, memory_metrics
 from expire_span.training.optim import load_optimizer, optimizer_tensors, set_rates
 
 ROUNDING = 1e-3
-"""Largest difference between log-probabilities acted with and read again that is nothing else, but
-for single decisions of many millions: who looks sharply at what has all but faded multiplies a
-weight of nearly nothing by a large number."""
+"""Largest difference between log-probabilities acted with and read again that is thought to be
+nothing else, but for single decisions of many millions, on a GPU: `docs/method.md`."""
 
 
 class AgentTrainer:
@@ -133,6 +132,8 @@ class AgentTrainer:
 
     def _look_at_drift(self, drift: float) -> None:
         """Warn if what is learned from is not what was acted with, report after report."""
+        if self._drifts == 2:  # it has been told
+            return
         self._drifts = self._drifts + 1 if drift > ROUNDING else 0
         if self._drifts == 2:
             warnings.warn(

@@ -27,7 +27,7 @@ from expire_span.training.disk import make_folder, reason
 from expire_span.training.distributed import Ranks, take_device
 from expire_span.training.evaluation import count_blocks
 from expire_span.training.experiment import Experiment
-from expire_span.training.log import MetricLog, tracker_library
+from expire_span.training.log import METRICS_FILE, MetricLog, tracker_library
 from expire_span.training.records import (
     KNOWN,
     changed_settings,
@@ -95,6 +95,12 @@ def check_folder(folder: Path, resume: bool) -> None:
         raise ValueError(
             f"{folder} already holds a run: pass --resume to go on with it, or choose another "
             "folder with --out."
+        )
+    others = [name for name in (METRICS_FILE, RESULT_FILE) if (folder / name).exists()]
+    if others and not begun:
+        raise ValueError(
+            f"{folder} holds no run, but a {others[0]}, over which one would write: move it away, "
+            "or choose another folder with --out."
         )
 
 

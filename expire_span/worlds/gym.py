@@ -213,7 +213,9 @@ def _checked(seed: Any) -> int | list[int] | None:
     """A seed, or one for each row, if they can be."""
     if seed is None:
         return None
-    if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
+    if isinstance(seed, np.ndarray):
+        seed = seed.tolist()
+    if isinstance(seed, Sequence) and not isinstance(seed, str):
         return [_whole(one) for one in seed]
     return _whole(seed)
 

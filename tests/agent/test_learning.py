@@ -17,7 +17,7 @@ from agent.small_agents import (
     tiny_experiment,
     with_dense_memory,
 )
-from expire_span import AdaptiveSpan, FixedSpan
+from expire_span import AdaptiveSpan, ExpireSpan, FixedSpan
 from expire_span.agent.dense import dense, start_full
 from expire_span.agent.episodes import play_episodes
 from expire_span.agent.evaluation import evaluate_agent
@@ -323,6 +323,58 @@ def test_the_penalty_waits_for_the_metric_and_then_stays():
     assert weights == [0, 0, 1, 1]
 
 
+def test_a_metric_that_is_not_told_stays_what_it_was():
+    world = Corridor(shortest=8, longest=8, limit=8)  # every episode takes eight steps
+    model = replace(tiny_experiment(world).model, block=4)
+    trainer = AgentTrainer(tiny_experiment(world, model=model), CPU)
+    told = []
+    for _ in range(4):
+        trainer.update()
+        told.append("success" in trainer.report())
+        assert (trainer.metric is not None) == (True in told)
+    assert told == [False, True, False, True]
+
+
+@pytest.mark.parametrize(("share", "asked"), [(0.8, True), (1.25, False)])
+def test_a_target_is_compared_with_the_mean_of_the_layers(share, asked):
+    """Ten and more memories each; of both together there are twice as many."""
+    settings = {"memory": ExpireSpan(16, 4, penalty=1e-9, initial=0.9), "steps": 60}
+    trainer = AgentTrainer(tiny_experiment(**settings), CPU)
+    for _ in range(20):
+        trainer.update()
+    live = trainer.take_stats().live
+    target = share * live.mean().item()
+    schedule = PenaltySchedule(target_live=target)
+    trainer = AgentTrainer(tiny_experiment(penalty=schedule, **settings), CPU)
+    for _ in range(20):
+        trainer.update()
+    assert (trainer._penalty_weight() > 0) == asked
+
+
+def test_seeds_decide_on_weights_worlds_and_actions():
+    one, same, other = (AgentTrainer(tiny_experiment(seed=seed), CPU) for seed in (0, 0, 1))
+    for trainer, equal in ((same, True), (other, False)):
+        for name, weight in one.model.state_dict().items():
+            if len(weight.unique()) > 1:  # others begin as constants
+                assert torch.equal(weight, trainer.model.state_dict()[name]) == equal, name
+        for keys in (lambda t: t.situation.world.key, lambda t: t.situation.key):
+            assert (keys(one) == keys(trainer)).all() == equal
+            assert (keys(one) == keys(trainer)).any() == equal
+
+
+def test_actions_know_nothing_of_the_world_they_are_done_in():
+    begun = begin(WORLD.play(), 1000, 0)
+    assert not set(begun.key.tolist()) & set(begun.world.key.tolist())
+
+
+def test_at_first_all_actions_are_nearly_as_likely():
+    trainer = AgentTrainer(tiny_experiment(), CPU)
+    block, *_ = trainer.actor.act_block(trainer.situation, trainer.memory, trainer.tally)
+    chances = block.log_probs.exp()
+    assert (chances - 0.25).abs().max() < 0.02
+    assert chances.std() > 0
+
+
 def report_drifts(trainer: AgentTrainer, *drifts: float) -> list[float]:
     """What reports say, each of two updates of which one is off by so much."""
     said = []
@@ -338,11 +390,12 @@ def test_whoever_learns_from_other_probabilities_than_were_acted_with_is_told_on
     trainer = AgentTrainer(tiny_experiment(), CPU)
     trainer.update()
     assert trainer.report()["log_prob_drift"] < 1e-5
-    said = report_drifts(trainer, 0.5, 0.0, 0.3)  # no fault of the whole is so rare
+    said = report_drifts(trainer, 0.5, 0.0, 0.002)  # no fault of the whole is so rare
     with pytest.warns(UserWarning, match="2.0e-01 from those"):
         said += report_drifts(trainer, 0.2)
-    said += report_drifts(trainer, 0.1)
-    assert said == pytest.approx([0.5, 0.0, 0.3, 0.2, 0.1], abs=1e-5)  # the largest, not the mean
+    said += report_drifts(trainer, 0.1, 0.0, 0.1, 0.1)
+    wanted = [0.5, 0.0, 0.002, 0.2, 0.1, 0.0, 0.1, 0.1]
+    assert said == pytest.approx(wanted, abs=1e-5)  # the largest, not the mean
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])

@@ -11,6 +11,7 @@ import torch
 
 from agent.small_agents import WORLDS, stop_after_steps, tiny_experiment
 from expire_span import FixedSpan
+from expire_span.agent import evaluation, run
 from expire_span.agent.evaluation import evaluate_agent
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, corridor
 from expire_span.agent.run import (
@@ -91,6 +92,15 @@ def test_folders_and_settings_that_do_not_fit_are_refused(tmp_path):
         train_agent(other, tmp_path / "run", resume=True, progress=False)
     with pytest.raises(ValueError, match="is not a run"):
         load_agent(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl"])
+def test_what_is_somebody_elses_is_not_written_over(name, tmp_path):
+    (tmp_path / name).write_text("precious")
+    with pytest.raises(ValueError, match=f"holds no run, but a {name}, over which one would write"):
+        train_agent(tiny_experiment(steps=1), tmp_path, progress=False)
+    assert (tmp_path / name).read_text() == "precious"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_two_processes_do_not_work_in_one_folder(tmp_path):
@@ -175,20 +185,46 @@ def test_a_signal_stops_a_run_where_it_can_go_on(tmp_path, monkeypatch):
 
 def test_a_signal_while_an_agent_is_judged_stops_what_follows(tmp_path, monkeypatch):
     wanted = {name: tiny_experiment(steps=2) for name in ("first", "second", "third")}
-    judge = AgentRun.judge
+    judge, play = AgentRun.judge, evaluation.play_first_episodes
+    blocks: list[str] = []
 
-    def interrupted(run):
-        signal.raise_signal(signal.SIGTERM)
-        return judge(run)
+    def interrupted(run, *given):
+        def plays(*given, **settings):
+            for played in play(*given, **settings):
+                blocks.append(run.folder.name)
+                if blocks.count("second") == 1:
+                    signal.raise_signal(signal.SIGTERM)
+                yield played
+
+        monkeypatch.setattr(evaluation, "play_first_episodes", plays)
+        return judge(run, *given)
 
     monkeypatch.setattr(AgentRun, "judge", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
+    with pytest.raises(KeyboardInterrupt, match="with 1 of 3 runs done; everything"):
         run_sweep(wanted, tmp_path, side_by_side=2, progress=False)
+    assert blocks.count("first") > 1 == blocks.count("second")  # it stopped within the episodes
     assert [path.parent.name for path in tmp_path.rglob("result.json")] == ["first"]
     assert not (tmp_path / "third").exists()
     monkeypatch.undo()
     run_sweep(wanted, tmp_path, side_by_side=2, progress=False)
     assert len(list(tmp_path.rglob("result.json"))) == 3
+
+
+def test_what_is_done_is_not_stopped_by_a_signal_nor_judged_again(tmp_path, monkeypatch):
+    experiment, played = tiny_experiment(steps=2), []
+
+    def judged(*_, **settings):
+        played.append(settings["rows"])
+        signal.raise_signal(signal.SIGTERM)
+        return evaluate_agent(*_, **settings | {"interruption": None})
+
+    monkeypatch.setattr(run, "evaluate_agent", judged)
+    result = train_agent(experiment, tmp_path, progress=False)
+    assert train_agent(experiment, tmp_path, resume=True, progress=False) == result
+    assert played == [8]
+    others = replace(experiment, evaluation_rows=9)
+    assert train_agent(others, tmp_path, resume=True, progress=False)["episodes"] == 9
+    assert played == [8, 9]
 
 
 def test_no_result_stands_beside_weights_that_it_is_not_of(tmp_path, monkeypatch):
@@ -323,7 +359,7 @@ def test_no_agent_is_judged_before_all_checkpoints_are_written(tmp_path, monkeyp
         return path
 
     monkeypatch.setattr(checkpoints, "save", slowly)
-    monkeypatch.setattr(AgentRun, "judge", lambda run: judged.append(len(written)))
+    monkeypatch.setattr(AgentRun, "judge", lambda *_: judged.append(len(written)))
     wanted = [(tiny_experiment(steps=1, seed=n), tmp_path / str(n)) for n in range(2)]
     train_side_by_side(wanted, progress=False)
     assert judged == [2, 2]

@@ -54,9 +54,11 @@ from expire_span.agent.sweep import (
     read_sweep,
     run_sweep,
     sweep_experiments,
+    usual_windows,
 )
 from expire_span.agent.watch import (
     GONE,
+    MOST_BARS,
     MOST_CELLS,
     MOST_PICTURES,
     STRETCH,
@@ -66,9 +68,11 @@ from expire_span.agent.watch import (
     _colours,
     _draw_bars,
     _frame_world,
+    _look_near,
     _replay,
     _show,
     _shown,
+    _which_stretch,
     animate,
     record_episode,
 )
@@ -202,6 +206,37 @@ def test_long_episodes_are_shown_in_stretches_always_the_first_and_the_last_step
     assert all(n % STRETCH == 0 for n in leaps)
 
 
+@pytest.mark.parametrize("time", [0, 130, 400, 999, 1000])
+def test_of_many_memories_those_are_in_view_that_are_alive(time):
+    """So far apart that none hides another; of few, all."""
+    for steps in (MOST_BARS, 1000):
+        spans = np.random.default_rng(0).uniform(0, 120, (1, steps))
+        scene = Scene(np.zeros((CELL, CELL, 3), dtype=np.uint8), 0, "")
+        film = Film([scene] * (steps + 1), ["door"] * steps, spans, ramp=8)
+        axes = plt.figure().add_subplot()
+        _draw_bars(axes, film, 0)
+        now = min(time, steps)
+        _look_near(axes, film, 0, now)
+        (left, right), (lowest, highest) = axes.get_xlim(), axes.get_ylim()
+        plt.close()
+        assert lowest - highest < 1.05 * MOST_BARS
+        assert steps > MOST_BARS or (highest <= 0 and lowest >= steps)
+        for came in range(now):
+            gone = came + spans[0, came] + 8
+            if gone > now:
+                assert highest < came < lowest
+                assert left <= came < now <= gone < right
+
+
+def test_every_picture_of_a_long_episode_says_which_steps_are_shown():
+    assert _which_stretch(MOST_PICTURES - 1, 7) == ""
+    shown = _shown(1000)
+    for place, time in enumerate(shown):
+        first = shown[place - place % STRETCH]
+        said = f"steps {first} to {first + STRETCH - 1} of 1000"
+        assert _which_stretch(1000, time).endswith(said)
+
+
 def test_the_example_is_seen_taking_every_door(tmp_path):
     experiment, model = load_agent(EXAMPLES / "portal", "cpu")
     animate(record_episode(model, experiment.world), tmp_path / "rooms.gif")
@@ -293,7 +328,7 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(tmp_path, monkeyp
     wanted = {f"run-{n}": tiny_experiment(seed=n, steps=6, save_every=100) for n in range(3)}
     run_sweep(wanted, tmp_path / "whole", side_by_side=2, progress=False)
     stop_after_steps(monkeypatch, 3)
-    told = "2 runs under way, 0 of 3 done; everything is saved, the same command goes on"
+    told = "stopped with 0 of 3 runs done; everything is saved, the same command goes on"
     with pytest.raises(KeyboardInterrupt, match=told) as stop:
         run_sweep(wanted, tmp_path / "parts", side_by_side=2, progress=False)
     assert stop.value.exit_status == 128 + signal.SIGTERM
@@ -508,11 +543,16 @@ def test_the_scale_may_follow_any_flag(flag, tmp_path):
     ("arguments", "sentence"),
     [
         (["watch", "RUN", "--fps", "0"], "fps must be a whole number of at least 1"),
+        (["watch", "RUN", "--fps", "51"], "fps must be at most 50, which viewers can show"),
         (["watch", "RUN", "--out", "a.txt"], "give a path that ends in .gif, not a.txt"),
         (["train", "corridor", "huge"], "scale must be one of smoke, single, paper"),
         (
             ["train", "portal", "--out", "RUN", "--resume"],
             "is about Corridor, not Portal: resume it by the name it was begun with",
+        ),
+        (
+            ["train", "recall", "--out", "RUN", "--resume"],
+            "is an agent's: resume it by the name it was begun with",
         ),
         (["sweep", "corridor", "--out", "RUN", "--side-by-side", "0"], "side_by_side must be"),
         (
@@ -523,6 +563,12 @@ def test_the_scale_may_follow_any_flag(flag, tmp_path):
             ["sweep", "RUN", "--scale", "smoke", "--out", "sweep"],
             "has settings of its own: leave out --scale",
         ),
+        (
+            ["sweep", "RUN", "--out", "sweep", "--windows", "4", "0"],
+            "windows must be a whole number",
+        ),
+        (["sweep", "RUN", "--out", "sweep", "--prices", "-1"], "prices must not be negative, but"),
+        (["evaluate", "RUN", "--limit", "-3"], "limit must be a whole number of at least 0, but"),
         (["train", "corridor", "--seed", "-1"], "seed must be a whole number of at least 0"),
         (["train", "corridor", "--seed", str(2**63 - 1)], "seed must be at most 2**63 - 2, but is"),
         (["evaluate", "RUN", "--rows", "0"], "rows must be a whole number of at least 1, but is 0"),
@@ -535,7 +581,9 @@ def test_mistakes_end_in_one_sentence(arguments, sentence, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main([str(tmp_path) if word == "RUN" else word for word in arguments])
     assert stop.value.code == 2
-    assert sentence in " ".join(capsys.readouterr().err.split())
+    told = capsys.readouterr().err
+    assert sentence in " ".join(told.split())
+    assert "block/s" not in told  # nothing had begun that shows how far it is
 
 
 def test_a_picture_that_is_interrupted_leaves_the_one_before(tmp_path, monkeypatch):
@@ -571,8 +619,9 @@ def test_runs_of_a_shorter_sweep_rest_as_long_before_their_end(name):
         rest, end = one.penalty.rest_after, one.steps
         resting = None if rest is None else rest - end + 1500
         assert other == replace(one, steps=1500, penalty=replace(one.penalty, rest_after=resting))
-    with pytest.raises(ValueError, match=r"rest in the last 500 updates: give more steps than"):
-        sweep_experiments(portal("single"), steps=300)
+    for steps in (300, 500):
+        with pytest.raises(ValueError, match=r"rest in the last 500 updates: give more steps than"):
+            sweep_experiments(portal("single"), steps=steps)
 
 
 @pytest.mark.parametrize("name", ["corridor", "portal"])
@@ -615,6 +664,13 @@ def test_a_sweep_around_an_agent_without_expire_span_is_refused():
 def test_windows_fit_the_scale(name, scale, sizes):
     wanted = sweep_experiments(AGENT_EXPERIMENTS[name](scale), seeds=(0,), prices=())
     assert [one.model.memory for one in wanted.values()] == [FixedSpan(size) for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("longest", "sizes"), [(1, [1]), (4, [1, 2, 4]), (12, [1, 2, 3, 4, 6, 12])]
+)
+def test_short_spans_have_fewer_windows_but_none_of_nothing(longest, sizes):
+    assert usual_windows(WORLDS["corridor"], longest) == sizes
 
 
 def test_live_memories_of_a_straight_walk_are_those_that_a_window_holds():
@@ -825,6 +881,7 @@ def test_a_sweeps_picture_that_fails_leaves_the_one_before(tmp_path, monkeypatch
 def test_the_commands_train_resume_evaluate_and_watch(tmp_path, capsys):
     run = str(tmp_path / "run")
     small = ["--batch", "4", "--evaluation-rows", "4", "--world.limit", "6"]
+    small += ["--optimizer.schedule.decay", "constant"]  # or its steps could not be changed
     main(["train", "corridor", "smoke", "--out", run, "--steps", "2", *small])
     assert json.loads(capsys.readouterr().out)["episodes"] == 4
     main(["train", "corridor", "--out", run, "--resume", "--steps", "3"])

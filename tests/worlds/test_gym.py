@@ -54,6 +54,8 @@ def test_a_vector_equals_gymnasiums_vector_of_single_ones(name):
         if "final_obs" in infos:
             assert np.array_equal(infos["_final_obs"], expected_infos["_final_obs"])
             assert np.array_equal(infos["_final_info"], expected_infos["_final_info"])
+            for key, wanted in expected_infos["final_info"].items():
+                assert np.allclose(infos["final_info"][key], wanted)
             missing = [one is None for one in infos["final_obs"]]
             assert np.array_equal(missing, ~infos["_final_obs"])
     assert ended > 10
@@ -156,7 +158,7 @@ def test_any_whole_number_is_a_seed():
     """Numpy's too; the last row's must still be one."""
     vector = gymnasium.make_vec(NAMES[0], num_envs=3)
     plain, _ = vector.reset(seed=3)
-    for seed in (np.int64(3), [3, 4, 5], np.array([3, 4, 5])):
+    for seed in (np.int64(3), np.array(3), [3, 4, 5], np.array([3, 4, 5])):
         seen, _ = vector.reset(seed=seed)
         assert np.array_equal(seen, plain)
     vector.reset(seed=2**63 - 3)

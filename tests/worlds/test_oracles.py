@@ -62,6 +62,10 @@ def test_the_bound_of_a_window_is_what_a_window_reaches(reach, bound):
     assert corridor_bound(CORRIDOR, reach) == pytest.approx(bound, abs=0.005)
     played = play(CORRIDOR.play(), CorridorMemory(CORRIDOR, window=reach), 1000, seed=reach)
     assert_mean(played.total, corridor_bound(CORRIDOR, reach))
+    far = played.last.length - 1 > reach  # the door is as many steps from the object as this
+    assert (played.total[~far] == 1).all()
+    assert reach == 200 or 0.3 < played.total[far].mean() < 0.7
+    assert reach == 200 or reach + 1 in played.last.length
 
 
 def test_a_relay_of_two_layers_sees_twice_as_far():

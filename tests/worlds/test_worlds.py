@@ -268,6 +268,18 @@ def test_every_room_has_its_own_fair_coin():
         assert correlation.abs().max() < 6 / 20_000**0.5
 
 
+def test_coins_of_doors_sides_and_episodes_know_nothing_of_each_other():
+    game = Portal(shuffle=True).play()
+    state = game.start(20_000, seed=1)
+    masks = []
+    for _ in range(3):
+        masks += [state.red_right, state.red_left]
+        state = game.next_episode(state)
+    bits = torch.stack([(mask[:, None] >> torch.arange(50) & 1).flatten() for mask in masks])
+    correlation = torch.corrcoef(bits.float()) - torch.eye(len(masks))
+    assert correlation.abs().max() < 6 / bits.shape[1] ** 0.5
+
+
 # State and mistakes -------------------------------------------------------------------------------
 
 

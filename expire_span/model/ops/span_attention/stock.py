@@ -40,8 +40,8 @@ def stock_attention(
     """Span attention by stock attention; see `span_attention` for the arguments.
 
     Equal to the reference within rounding, on any device, with all gradients; made for a CPU, where
-    it is faster. The bias is of at least float32. Keys that nobody sees must be finite numbers,
-    since their scores may be formed before they are hidden.
+    it is faster but for the smallest sizes. The bias is of at least float32. Keys that nobody sees
+    must be finite numbers, since their scores may be formed before they are hidden.
     """
     apart = _rows_apart(queries, key_sets)
     sets = [dense(keys) if keys.seen.packed and not apart else keys for keys in key_sets]
