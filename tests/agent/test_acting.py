@@ -46,10 +46,11 @@ def starts_at(resets: Sequence[Sequence[int]] = RESETS) -> Tensor:
     return starts
 
 
+@pytest.mark.parametrize("attention", ["reference", "stock"])
 @every_memory
 @torch.no_grad()
-def test_stepwise_equals_the_block_wherever_episodes_begin(memory):
-    model = make_agent(WORLD, memory)
+def test_stepwise_equals_the_block_wherever_episodes_begin(memory, attention):
+    model = make_agent(WORLD, memory, attention=attention)
     earlier = starts_at([(17,)] * ROWS)
     now = model(random_views(WORLD, ROWS, BLOCK, 3), model.start(ROWS), starts=earlier).memory
     views, starts = random_views(WORLD, ROWS, BLOCK, 4), starts_at()
@@ -62,11 +63,12 @@ def test_stepwise_equals_the_block_wherever_episodes_begin(memory):
         now = step.memory
 
 
+@pytest.mark.parametrize("attention", ["reference", "stock"])
 @every_memory
 @torch.no_grad()
-def test_nothing_before_a_reset_changes_anything_after_it(memory):
+def test_nothing_before_a_reset_changes_anything_after_it(memory, attention):
     """Two pasts, then the same views from each row's last reset on."""
-    model = make_agent(WORLD, memory)
+    model = make_agent(WORLD, memory, attention=attention)
     last = torch.tensor([max(places, default=BLOCK - 1) for places in RESETS])
     same = torch.arange(BLOCK) >= last[:, None]
     common = random_views(WORLD, ROWS, BLOCK, 9)

@@ -28,6 +28,7 @@ from expire_span.agent.ports import ActorCriticHead, Decision, build_agent
 from expire_span.agent.rollout import Block, PlainActor, begin
 from expire_span.agent.tally import Tally
 from expire_span.agent.trainer import AgentTrainer
+from expire_span.training.guard import NotFinite
 from expire_span.training.schedule import PenaltySchedule, RateSchedule
 from expire_span.worlds import Corridor
 from policies import assert_same
@@ -349,6 +350,14 @@ def test_a_target_is_compared_with_the_mean_of_the_layers(share, asked):
     for _ in range(20):
         trainer.update()
     assert (trainer._penalty_weight() > 0) == asked
+
+
+def test_no_report_is_made_of_what_is_not_finite():
+    trainer = AgentTrainer(tiny_experiment(), CPU)
+    trainer.update()
+    trainer.means.add(gradient_norm=torch.tensor(float("nan")))
+    with pytest.raises(NotFinite, match="before step 1; no weight was changed by it"):
+        trainer.report()
 
 
 def test_seeds_decide_on_weights_worlds_and_actions():

@@ -28,9 +28,10 @@ from expire_span.cli import main
 from expire_span.training import checkpoint as checkpoints
 from expire_span.training.folder import at_work_in
 from expire_span.training.guard import NotFinite
-from expire_span.training.log import JsonLines
+from expire_span.training.log import JsonLines, MetricLog
 from expire_span.training.records import from_record, to_record
 from expire_span.training.release import release
+from expire_span.training.saver import Saver
 from expire_span.training.schedule import PenaltySchedule
 from expire_span.worlds import Portal
 
@@ -225,6 +226,18 @@ def test_what_is_done_is_not_stopped_by_a_signal_nor_judged_again(tmp_path, monk
     others = replace(experiment, evaluation_rows=9)
     assert train_agent(others, tmp_path, resume=True, progress=False)["episodes"] == 9
     assert played == [8, 9]
+
+
+def test_metrics_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(
+    tmp_path, monkeypatch
+):
+    done: list[str] = []
+    flush, save = MetricLog.flush, Saver.save
+    monkeypatch.setattr(MetricLog, "flush", lambda log: (done.append("flushed"), flush(log)))
+    monkeypatch.setattr(Saver, "save", lambda *given: (done.append("saved"), save(*given)))
+    train_agent(tiny_experiment(steps=8, save_every=4), tmp_path, progress=False)
+    assert [one for one in done if one == "saved"] == ["saved"] * 2
+    assert all(done[n - 1] == "flushed" for n, one in enumerate(done) if one == "saved")
 
 
 def test_no_result_stands_beside_weights_that_it_is_not_of(tmp_path, monkeypatch):

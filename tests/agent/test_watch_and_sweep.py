@@ -348,6 +348,9 @@ def test_a_sweep_does_not_take_other_runs_of_the_same_name_for_its_own(tmp_path)
     run_sweep({"one": tiny_experiment(steps=1)}, tmp_path, progress=False)
     with pytest.raises(ValueError, match=r"one was run with other settings; these differ: batch\."):
         run_sweep({"one": tiny_experiment(steps=1, batch=7)}, tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"these differ: log_every\."):  # when the penalty turns
+        run_sweep({"one": tiny_experiment(steps=1, log_every=9)}, tmp_path, progress=False)
+    run_sweep({"one": tiny_experiment(steps=1, save_every=9)}, tmp_path, progress=False)
     with pytest.raises(ValueError, match=r"these differ: evaluation_rows\."):
         run_sweep({"one": tiny_experiment(steps=1, evaluation_rows=9)}, tmp_path, progress=False)
 

@@ -3,7 +3,7 @@
 Shapes: B rows, T queries, H heads, E head width.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -57,12 +57,41 @@ def far_away() -> KeySet:
     return KeySet(normal(B, 6, H, E), normal(B, 6, H, E), seen, None, normal(2, E))
 
 
-@pytest.fixture(params=["together", "apart"], autouse=True)
-def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every test computes rows together and one at a time."""
-    for name in ("LONG_ROW", "AT_A_TIME"):
-        monkeypatch.setattr(stock, name, 0 if request.param == "apart" else 2**62)
-    return
+ROWS_AT_A_TIME = stock._rows_at_a_time  # which tests do without
+
+
+@pytest.fixture(params=[None, 2, 1], ids=["together", "in twos", "apart"], autouse=True)
+def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
+    """Every test computes rows together, two at a time with one left over, and one at a time."""
+    together = request.param
+    monkeypatch.setattr(stock, "LONG_ROW", 0 if together == 1 else 2**62)
+    at_a_time = {None: lambda *_: 2**62, 2: lambda *_: 2, 1: lambda *_: 1}[together]
+    monkeypatch.setattr(stock, "_rows_at_a_time", at_a_time)
+    return together
+
+
+def test_rows_are_computed_in_groups(rows: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    attend = stock._attend
+
+    def noted(asked: Tensor, *given: object) -> Tensor:
+        sizes.append(len(asked))
+        return attend(asked, *given)
+
+    monkeypatch.setattr(stock, "_attend", noted)
+    found, expected = both(queries(), [ordered()])
+    assert_same(found, expected)
+    assert sizes == {None: [B], 2: [2] * (B // 2) + [1] * (B % 2), 1: [1] * B}[rows]
+
+
+@pytest.mark.parametrize(("room", "wanted"), [(79, 1), (2 * 80, 2), (3 * 80 - 1, 2), (10**9, B)])
+def test_as_many_rows_as_have_room_for_their_bias(
+    room: int, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stock, "AT_A_TIME", room)
+    assert H * T * 8 == 80
+    assert ROWS_AT_A_TIME(queries(), [ordered(3), ordered(5)]) == wanted
+    assert ROWS_AT_A_TIME(queries(), [ordered(3), packed()]) == 1
 
 
 def both(asked: Tensor, key_sets: Sequence[KeySet]) -> tuple[Tensor, Tensor]:
