@@ -269,29 +269,34 @@ def _called(world: World) -> str:
 
 def _draw_runs(axes: Axes, points: Sequence[Point]) -> None:
     """A point for each run, fuller the more a memory costs, and where the ramp alone would be."""
+    charges = {one.memory.charge for one in points if isinstance(one.memory, ExpireSpan)}
     for kind, (name, marker, colour) in LOOKS.items():
         mine = [point for point in points if type(point.memory).__name__ == kind]
-        prices = sorted({_price(point.memory) for point in mine})
-        for rank, price in enumerate(prices, start=1):
-            same = [point for point in mine if _price(point.memory) == price]
+        costs = sorted({_cost(point.memory) for point in mine})
+        for rank, cost in enumerate(costs, start=1):
+            same = [point for point in mine if _cost(point.memory) == cost]
             axes.scatter(
                 [point.live for point in same],
                 [point.performance for point in same],
                 marker=marker,
-                color=_share(colour, rank / len(prices)),
+                color=_share(colour, (rank - 0.7) / (len(costs) - 0.7)),
                 edgecolor=colour,
-                label=name + _told_of(kind, price),
+                label=name + _told_of(kind, cost, several_charges=len(charges) > 1),
                 zorder=3,
             )
     _draw_ramps(axes, [one.memory.ramp for one in points if isinstance(one.memory, ExpireSpan)])
 
 
-def _price(memory: AnyMemory) -> float:
-    """What a memory costs, to as many digits as the legend tells, so that five times a price is the
-    same however it was reckoned; nothing where it is not learned how long it is kept."""
+def _cost(memory: AnyMemory) -> tuple[float, str]:
+    """The price of a memory and what is charged; nothing where no span is learned.
+
+    To as many digits as the legend tells, so that five times a price is the same however it was
+    reckoned.
+    """
     if not isinstance(memory, ExpireSpan | AdaptiveSpan):
-        return 0.0
-    return float(f"{memory.penalty:.1e}")
+        return 0.0, ""
+    price = float(f"{memory.penalty:.1e}")
+    return price, memory.charge if isinstance(memory, ExpireSpan) and price else ""
 
 
 def _share(colour: str, share: float) -> tuple[float, float, float]:
@@ -300,13 +305,16 @@ def _share(colour: str, share: float) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _told_of(kind: str, price: float) -> str:
+def _told_of(kind: str, cost: tuple[float, str], *, several_charges: bool) -> str:
     """What else the legend says of a kind."""
+    price, charge = cost
+    when = {"ramp": ", on its ramp", "block": ", from the first"}.get(charge, "")
     match kind:
         case "FixedSpan":
             return ", its window beside it"
         case "ExpireSpan" | "AdaptiveSpan":
-            return f", a memory costs {price:.1e}" if price else ", a memory costs 0"
+            told = f", a memory costs {price:.1e}" if price else ", a memory costs 0"
+            return told + when if several_charges else told
         case _:
             return ""
 

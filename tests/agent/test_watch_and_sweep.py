@@ -846,6 +846,25 @@ def test_what_a_sweep_says_covers_no_point_and_prices_are_told_apart(tmp_path, m
     plt.close(figures[0])
 
 
+def test_a_legend_says_when_a_memory_is_charged_if_not_all_are_charged_alike():
+    def told(*charges: str) -> list[str]:
+        points = [
+            Point("e", ExpireSpan(32, 4, penalty=price, charge=charge), 6.0, 1.0)
+            for charge in charges
+            for price in (0.0, 5e-6)
+        ]
+        figure, axes = plt.subplots()
+        sweep._draw_runs(axes, points)
+        labels = [text.get_text() for text in axes.legend().get_texts()]
+        plt.close(figure)
+        return [label for label in labels if "costs" in label]
+
+    costs = "Expire-Span, a memory costs "
+    assert told("ramp", "ramp") == [f"{costs}0", f"{costs}5.0e-06"]
+    wanted = [f"{costs}0", f"{costs}5.0e-06, from the first", f"{costs}5.0e-06, on its ramp"]
+    assert told("ramp", "block") == wanted
+
+
 def test_an_agent_is_judged_on_the_episodes_and_with_the_memory_that_are_asked_for(
     tmp_path, capsys
 ):
