@@ -10,6 +10,7 @@ Shapes: all functions are elementwise over tensors that broadcast together.
 
 from enum import IntEnum
 from functools import reduce
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -73,8 +74,8 @@ def row_keys(seed: int, batch: int, purpose: Purpose, device: torch.device) -> T
         purpose: what it is for.
         device: where they will be used.
     """
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"A seed is a whole number from 0 to 2**63 - 1, but is {seed}.")
+    if not isinstance(seed, Integral) or not 0 <= seed < 2**63:
+        raise ValueError(f"A seed is a whole number from 0 to 2**63 - 1, but is {seed!r}.")
     return hashed(seed, purpose, torch.arange(batch, device=device))
 
 

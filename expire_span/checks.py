@@ -11,7 +11,9 @@ def require_at_least(least: int, **values: int | None) -> None:
         if value is None:
             continue
         if not isinstance(value, Integral) or value < least:
-            raise ValueError(f"{name} must be a whole number of at least {least}, but is {value}.")
+            raise ValueError(
+                f"{name} must be a whole number of at least {least}, but is {value!r}."
+            )
 
 
 def require_not_negative(**values: float) -> None:

@@ -54,7 +54,7 @@ class Loss:
     value: Tensor
     entropy: Tensor
     drift: Tensor
-    """Largest difference of log-probabilities from those that were acted with: rounding alone."""
+    """Largest difference of log-probabilities from those that were acted with: `docs/method.md`."""
 
     def parts(self) -> dict[str, Tensor]:
         """By names for the log."""

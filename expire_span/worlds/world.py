@@ -148,6 +148,8 @@ class Game(ABC, Generic[S]):
     def __init__(self, world: World, device: torch.device | str):
         self.world = world
         self.device = torch.device(device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"There is no GPU here to play on {str(device)!r}: choose cpu.")
         count = len(world.actions)  # what is no action leads nowhere, not to one that is left out
         self._dx = torch.tensor(DX[:count], device=self.device)
         self._dy = torch.tensor(DY[:count], device=self.device)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -25,12 +26,14 @@ from expire_span.agent.cached import CachedActor, Carry, _say_plain, make_actor
 from expire_span.agent.dense import dense, start_full
 from expire_span.agent.loss import ActorCritic, actor_critic_loss
 from expire_span.agent.ports import build_agent
-from expire_span.agent.rollout import Block, PlainActor, Situation, begin, choose
+from expire_span.agent.rollout import Block, PlainActor, Situation, begin, choose, log_prob_of
+from expire_span.agent.run import load_agent
 from expire_span.agent.tally import Tally
 from expire_span.model import layer
-from expire_span.worlds import Corridor, World
+from expire_span.worlds import Corridor, Portal, World
 from policies import assert_same
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 BLOCK = 100
 WORLD = WORLDS["corridor"]
 # In each row episodes begin at other steps of the block; the last row's goes on and on.
@@ -184,6 +187,23 @@ def test_log_probabilities_read_again_are_those_acted_with(memory, world):
         decision = model.head(model(block.observations, before, starts=block.starts).hidden)
         assert actor_critic_loss(decision, block, ActorCritic()).drift < 1e-10
         assert block.log_probs.std() > 0.05
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float32, 2e-4), (torch.float64, 1e-11)])
+@torch.no_grad()
+def test_a_trained_agent_reads_again_what_it_did_but_for_rounding(dtype, rounding):
+    """What looks sharply at what has all but faded feels it most."""
+    experiment, model = load_agent(EXAMPLES / "portal-fifty", "cpu")
+    model, game = model.to(dtype), experiment.world.play()
+    actor, memory = make_actor(model, game, 8), start_full(model, 8)
+    situation, tally = begin(game, 8, 0), Tally.empty(game)
+    for _ in range(3):  # of 144 steps, so that much of memory has faded
+        block, situation, tally = actor.act_block(situation, memory, tally)
+        step = model(block.observations, memory, starts=block.starts)
+        read = model.head(step.hidden).logits.log_softmax(dim=-1)
+        drift = (log_prob_of(read, block.actions) - block.log_probs).abs().max()
+        assert drift < rounding
+        memory = step.memory
 
 
 @every_memory
@@ -403,3 +423,20 @@ def test_an_observation_is_the_sum_of_its_words():
     for row, column, word in view[0, 0].nonzero().tolist():
         expected = expected + weights[:, row, column, word]
     assert_same(model.inputs(view)[0, 0], expected)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        random_views(Corridor(), 4, 1)[:, 0],
+        random_views(Portal(rooms=7), 4, 1),
+        torch.zeros(4, 5, dtype=torch.int64),
+    ],
+    ids=["no axis of steps", "another world", "tokens"],
+)
+def test_what_an_agent_cannot_see_is_refused(seen):
+    world = Corridor()
+    model = make_agent(world, FixedSpan(5))
+    words = len(world.words)
+    with pytest.raises(ValueError, match=rf"sees observations \[rows, steps, 3, 3, {words}\], but"):
+        model(seen, model.start(4))

@@ -527,8 +527,7 @@ def test_the_smoke_experiment_learns_a_short_corridor():
             assert trainer.report()["log_prob_drift"] < 1e-4
     found = evaluate_agent(trainer.model, experiment.world, rows=1000, seed=99)
     assert found["success"] > 0.9
-    # Some layer has learned to forget the walk; one that forgets nothing has 7 live memories.
-    assert min(found["live/layer_0"], found["live/layer_1"]) < 5
+    assert found["live"] < 8.5  # where memory costs nothing there are nine and more
 
 
 @pytest.mark.slow

@@ -268,6 +268,12 @@ def test_rows_that_are_not_there_are_refused(rows: list[int]) -> None:
     refused(lambda: memory.select(rows), "^Rows are numbered 0 to 1, but")
 
 
+def test_parts_of_rows_are_refused_and_no_rows_are_not() -> None:
+    memory = model_of().start(2)
+    refused(lambda: memory.reset([0.7]), r"^Rows are whole numbers or a mask, but are \[0")
+    assert memory.select([]).batch == 0
+
+
 @pytest.mark.parametrize(
     "make",
     [

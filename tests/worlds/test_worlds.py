@@ -309,9 +309,25 @@ def test_wrong_actions_are_refused():
         game.step(state, torch.tensor([0.0, 1.0, 2.0]))
 
 
+@pytest.mark.parametrize("seed", [1.5, -1, 2**63, "3"])
+def test_what_is_no_seed_is_refused(seed):
+    with pytest.raises(ValueError, match=rf"A seed is a whole number .*, but is {seed!r}\.$"):
+        Corridor().play().start(4, seed=seed)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_game_on_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match=r"no GPU here to play on 'cuda:1': choose cpu\.$"):
+        Corridor().play("cuda:1")
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        (
+            lambda: Corridor(longest="20"),
+            "longest must be a whole number of at least 3, but is '20",
+        ),
         (lambda: Corridor(shortest=2), "shortest must be a whole number of at least 3"),
         (lambda: Corridor(shortest=9, longest=8), "longest must be a whole number of at least 9"),
         (lambda: Corridor(wrong_door="open"), "wrong_door must be one of ends, stays"),

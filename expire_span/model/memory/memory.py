@@ -83,6 +83,8 @@ class Memory(State):
                     f"A mask of rows must have {self.batch} entries, but has shape {[*rows.shape]}."
                 )
             return torch.nonzero(rows).squeeze(1)
+        if rows.is_floating_point() and rows.numel():
+            raise ValueError(f"Rows are whole numbers or a mask, but are {rows.tolist()}.")
         rows = rows.long()
         if rows.numel() and not -self.batch <= int(rows.min()) <= int(rows.max()) < self.batch:
             raise ValueError(
