@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,9 @@ from expire_span.training.command import (
 )
 from expire_span.training.distributed import world_size
 from expire_span.training.folder import EXPERIMENT_FILE, RESULT_FILE
+from expire_span.worlds import AnyWorld, World
+
+Elsewhere = Annotated[AnyWorld | None, tyro.conf.AvoidSubcommands]
 
 
 def concern_agents(arguments: Sequence[str]) -> bool:
@@ -52,9 +56,11 @@ def run_command(arguments: Sequence[str]) -> None:
             config=parser_settings(options),
         )
         return
+    run = next((Path(word) for word in arguments[1:] if is_agent(Path(word))), None)
+    world = None if run is None else load_agent_experiment(run).world  # every setting an option
     commands: dict[str, Callable[..., None]] = {
-        "evaluate": evaluate,
-        "watch": watch,
+        "evaluate": partial(evaluate, world=world),
+        "watch": partial(watch, world=world),
         "sweep": sweep,
     }
     tyro.extras.subcommand_cli_from_dict(commands, prog="expire-span", args=arguments)
@@ -100,6 +106,7 @@ def evaluate(
     limit: int | None = None,
     seed: int = 1000,
     device: str = "auto",
+    world: Elsewhere = None,
 ) -> None:
     """Judge a trained agent on whole episodes; prints JSON.
 
@@ -109,12 +116,12 @@ def evaluate(
         limit: cut every memory at this distance, to find out what longer memory is worth.
         seed: which episodes.
         device: auto, cpu, cuda ...
+        world: where, its own world with other settings: how does it do in longer corridors?
     """
     experiment, model = load_agent(run, device)
     rows = experiment.evaluation_rows if rows is None else rows
-    found = evaluate_agent(
-        model, experiment.world, rows=rows, seed=seed, limit=limit, progress=True
-    )
+    place = _seen_alike(experiment.world, world)
+    found = evaluate_agent(model, place, rows=rows, seed=seed, limit=limit, progress=True)
     print_result({"run": str(run), "limit": limit, **found})
 
 
@@ -124,6 +131,7 @@ def watch(
     seed: int = 0,
     rows: int = 16,
     fps: int = 10,
+    world: Elsewhere = None,
 ) -> None:
     """See an episode: the world, and what the agent keeps of it until when.
 
@@ -133,13 +141,26 @@ def watch(
         seed: which episodes.
         rows: episodes of which the longest of the best is shown.
         fps: pictures a second, 50 at most.
+        world: where, its own world with other settings.
     """
     path = run / "episode.gif" if out is None else out
     check_picture(path, fps)
     experiment, model = load_agent(run, "cpu")
-    episode = record_episode(model, experiment.world, seed=seed, rows=rows)
+    place = _seen_alike(experiment.world, world)
+    episode = record_episode(model, place, seed=seed, rows=rows)
     animate(episode, path, fps=fps, progress=True)
     print(f"{path}: {episode.steps} steps")
+
+
+def _seen_alike(own: World, wanted: World | None) -> World:
+    """Where an agent is to act, if what is seen there is told in the words that it knows."""
+    if wanted is None or wanted.words == own.words:
+        return wanted or own
+    other = ", ".join(sorted(set(own.words) ^ set(wanted.words)))
+    raise ValueError(
+        f"Not the same words are seen there as where the agent learned ({other}): leave out what "
+        "changes them."
+    )
 
 
 def sweep(

@@ -884,6 +884,21 @@ def test_an_agent_is_judged_on_the_episodes_and_with_the_memory_that_are_asked_f
     assert (tmp_path / "0.gif").read_bytes() != (tmp_path / "1.gif").read_bytes()
 
 
+def test_an_agent_is_judged_and_watched_in_its_world_with_other_settings(tmp_path, capsys):
+    agent, longer = str(EXAMPLES / "corridor"), ["--world.shortest", "30", "--world.longest", "30"]
+    main(["evaluate", agent, "--rows", "3", "--device", "cpu", *longer])
+    found = json.loads(capsys.readouterr().out)
+    assert 30 <= found["episode_steps"] < 40
+    assert "success_30_30" in found
+    main(["watch", agent, "--rows", "1", "--out", str(tmp_path / "w.gif"), *longer])
+    assert capsys.readouterr().out.endswith(" steps\n")
+    for command in ("evaluate", "watch"):
+        with pytest.raises(SystemExit):
+            main([command, str(EXAMPLES / "portal"), "--world.rooms", "18"])
+        said = "Not the same words are seen there as where the agent learned (room17, room18): "
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_sweeps_picture_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
     train_agent(tiny_experiment(steps=1), tmp_path / "one", progress=False)
     path = tmp_path / "picture.png"
