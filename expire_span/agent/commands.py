@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -120,9 +121,11 @@ def evaluate(
     """
     experiment, model = load_agent(run, device)
     rows = experiment.evaluation_rows if rows is None else rows
-    place = _seen_alike(experiment.world, world)
+    own, place = experiment.world, _understood(experiment.world, world)
     found = evaluate_agent(model, place, rows=rows, seed=seed, limit=limit, progress=True)
-    print_result({"run": str(run), "limit": limit, **found})
+    other = [f.name for f in fields(place) if getattr(place, f.name) != getattr(own, f.name)]
+    where = {f"world.{name}": getattr(place, name) for name in other}
+    print_result({"run": str(run), "limit": limit, **where, **found})
 
 
 def watch(
@@ -135,6 +138,8 @@ def watch(
 ) -> None:
     """See an episode: the world, and what the agent keeps of it until when.
 
+    `watch AGENT --help` shows the settings of its world, which can be changed.
+
     Args:
         run: folder that `train` or `release` wrote.
         out: the picture, an animated GIF; episode.gif in the run's folder if left out.
@@ -146,21 +151,28 @@ def watch(
     path = run / "episode.gif" if out is None else out
     check_picture(path, fps)
     experiment, model = load_agent(run, "cpu")
-    place = _seen_alike(experiment.world, world)
+    place = _understood(experiment.world, world)
+    if out is None and place != experiment.world:
+        raise ValueError(
+            "This is not the agent's own world: say with --out where the picture goes."
+        )
     episode = record_episode(model, place, seed=seed, rows=rows)
     animate(episode, path, fps=fps, progress=True)
     print(f"{path}: {episode.steps} steps")
 
 
-def _seen_alike(own: World, wanted: World | None) -> World:
-    """Where an agent is to act, if what is seen there is told in the words that it knows."""
-    if wanted is None or wanted.words == own.words:
-        return wanted or own
-    other = ", ".join(sorted(set(own.words) ^ set(wanted.words)))
-    raise ValueError(
-        f"Not the same words are seen there as where the agent learned ({other}): leave out what "
-        "changes them."
-    )
+def _understood(own: World, wanted: World | None) -> World:
+    """Where an agent is to act, if it knows the words and the actions that there are."""
+    if wanted is None:
+        return own
+    for what in ("words", "actions"):
+        other = set(getattr(own, what)) ^ set(getattr(wanted, what))
+        if other:
+            raise ValueError(
+                f"There are not the same {what} there as where the agent learned "
+                f"({', '.join(sorted(other))}): leave out what changes them."
+            )
+    return wanted
 
 
 def sweep(

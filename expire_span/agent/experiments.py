@@ -31,7 +31,7 @@ from expire_span.training.schedule import PenaltySchedule, RateSchedule
 from expire_span.worlds import Corridor, Portal, World
 
 SMOKE_LEARNING = ActorCritic(discount=0.95, value_weight=0.5, entropy_weight=0.02)
-# Without cooling a run may end while what it learned is gone for a while; one in nine did.
+# Without cooling a run may end while what it learned is gone for a while; two in nine did.
 COOLING = RateSchedule(warmup=20, decay="cosine", final=0.05)
 SMOKE_OPTIMIZER = AgentOptimizer(rate=3e-3, schedule=COOLING, clip=0.1)
 

@@ -66,6 +66,7 @@ def train_side_by_side(
     resume: bool = False,
     progress: bool = True,
     title: str | None = None,
+    interruption: Interruption | None = None,
 ) -> list[dict[str, float]]:
     """Run several experiments in turn, an update each; on a GPU they share it, each in a stream.
 
@@ -76,6 +77,7 @@ def train_side_by_side(
         resume: go on from the newest checkpoints; without this, folders with a run are refused.
         progress: whether to show a bar.
         title: what the bar says of it all.
+        interruption: whether to stop; signals are noted while this lasts if left out.
 
     Raises:
         Stopped: on Ctrl-C or SIGTERM, once everything is saved.
@@ -90,7 +92,8 @@ def train_side_by_side(
         left = sum(run.left for run in runs)
         bar = tqdm(total=left, unit="update", desc=title, disable=not progress)
         opened.enter_context(bar)
-        interruption = opened.enter_context(Interruption())
+        if interruption is None:
+            interruption = opened.enter_context(Interruption())
         for run in runs:
             opened.enter_context(run)
         while any(run.left for run in runs):

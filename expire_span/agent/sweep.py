@@ -39,7 +39,7 @@ from expire_span.training.folder import (
     read_result,
 )
 from expire_span.training.guard import NotFinite
-from expire_span.training.interruption import Stopped
+from expire_span.training.interruption import Interruption, Stopped
 from expire_span.worlds import Corridor, Portal, World
 from expire_span.worlds.oracles import (
     PortalMemory,
@@ -147,27 +147,32 @@ def run_sweep(
         raise ValueError(f"{folder} holds a run of its own: choose another folder with --out.")
     tried: list[str] = []
     faults: list[str] = []
-    with ExitStack() as claims:  # held to the end: what diverges here is not tried beside it
+    # Claims are held to the end: what diverges here is not tried beside it.
+    with ExitStack() as claims, Interruption() as interruption:
         while True:
             waiting = _waiting(experiments, folder)
             untried = [name for name in waiting if name not in tried]
             taken = _take(untried, folder, side_by_side, claims)
             if not taken:
                 break
+            if interruption.wanted:  # as the runs before these were done
+                raise Stopped(_stopped_at(experiments, folder), interruption.number)
             tried += taken
             done = len(experiments) - len(waiting)
             wanted = [(experiments[name], folder / name) for name in taken]
             resume = _has_begun(folder / taken[0])
             title = f"{len(taken)} runs under way, {done} of {len(experiments)} done"
             try:
-                train_side_by_side(wanted, resume=resume, progress=progress, title=title)
+                train_side_by_side(
+                    wanted,
+                    resume=resume,
+                    progress=progress,
+                    title=title,
+                    interruption=interruption,
+                )
             except Stopped as stop:
                 _, *diverged = str(stop).splitlines()
-                done = len(experiments) - len(_waiting(experiments, folder))
-                said = (
-                    f"stopped with {done} of {len(experiments)} runs done; everything is saved, "
-                    "the same command goes on"
-                )
+                said = _stopped_at(experiments, folder)
                 raise stop.saying("\n".join([said, *diverged])) from None
             except NotFinite as error:
                 faults.append(str(error))
@@ -177,6 +182,15 @@ def run_sweep(
             "what is done is drawn."
         )
         raise NotFinite("\n".join([*faults, hint]))
+
+
+def _stopped_at(experiments: dict[str, AgentExperiment], folder: Path) -> str:
+    """How far a sweep has come, and how it goes on."""
+    done = len(experiments) - len(_waiting(experiments, folder))
+    return (
+        f"stopped with {done} of {len(experiments)} runs done; everything is saved, the same "
+        "command goes on"
+    )
 
 
 def _waiting(experiments: dict[str, AgentExperiment], folder: Path) -> list[str]:

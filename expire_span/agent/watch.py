@@ -25,7 +25,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgba
 from matplotlib.image import AxesImage
-from matplotlib.ticker import MultipleLocator
+from matplotlib.ticker import MaxNLocator, MultipleLocator
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -225,6 +225,7 @@ def _draw_bars(axes: Axes, film: Film, layer: int) -> tuple[Any, Any, Any]:
     fading = axes.add_collection(LineCollection(until_gone[::-1], zorder=1, **look))
     now = axes.axvline(0, color="black", linewidth=0.8)
     _look_near(axes, film, layer, 0)
+    axes.xaxis.set_major_locator(MaxNLocator(prune="upper"))  # whose number might not have room
     axes.set_xlabel("time (steps)")
     axes.set_ylabel("memory, in order of arrival")
     remembered = f"what layer {layer} has made of it" if layer else "what was seen"

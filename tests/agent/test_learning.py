@@ -527,7 +527,7 @@ def test_the_smoke_experiment_learns_a_short_corridor():
             assert trainer.report()["log_prob_drift"] < 1e-4
     found = evaluate_agent(trainer.model, experiment.world, rows=1000, seed=99)
     assert found["success"] > 0.9
-    assert found["live"] < 8.5  # where memory costs nothing there are nine and more
+    assert found["live"] < 8.5  # where memory costs nothing there are 9.1 and more
 
 
 @pytest.mark.slow

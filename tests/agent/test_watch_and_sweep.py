@@ -34,13 +34,13 @@ from agent.small_agents import (
     with_dense_memory,
 )
 from expire_span import AdaptiveSpan, Compressive, ExpireSpan, FixedSpan, Transformer
-from expire_span.agent import commands, sweep
+from expire_span.agent import commands, sweep, watch
 from expire_span.agent.dense import start_full
 from expire_span.agent.episodes import play_episodes
 from expire_span.agent.experiment import AgentExperiment
 from expire_span.agent.experiments import AGENT_EXPERIMENTS, agent_model, corridor, portal
 from expire_span.agent.ports import build_agent
-from expire_span.agent.run import load_agent, load_agent_experiment, train_agent
+from expire_span.agent.run import AgentRun, load_agent, load_agent_experiment, train_agent
 from expire_span.agent.sweep import (
     PRICES,
     SEEDS,
@@ -228,6 +228,29 @@ def test_of_many_memories_those_are_in_view_that_are_alive(time):
                 assert left <= came < now <= gone < right
 
 
+def test_long_episodes_scroll_and_say_what_is_shown(tmp_path, monkeypatch):
+    """Bars of memories that came late are in the last picture, and none of the first."""
+    steps = 2 * MOST_BARS
+    scene = Scene(np.zeros((CELL, CELL, 3), dtype=np.uint8), 0, "now")
+    film = Film([scene] * (steps + 1), ["door"] * steps, np.full((1, steps), 20.0), ramp=4)
+    seen: list[tuple[str, float]] = []
+
+    def noted(canvas):
+        top, below = canvas.figure.axes
+        seen.append((top.get_title(), below.get_ylim()[0]))
+        return Image.new("RGB", (8, 8), (len(seen) % 2 * 255, 0, 0))
+
+    monkeypatch.setattr(watch, "_picture", noted)
+    animate(film, tmp_path / "long.gif")
+    shown = seen[-len(_shown(steps)) :]
+    assert [title for title, _ in shown] == [
+        f"now{_which_stretch(steps, t)}" for t in _shown(steps)
+    ]
+    lowest = [low for _, low in shown]
+    assert lowest == sorted(lowest)
+    assert (lowest[0], lowest[-1]) == (MOST_BARS, steps)
+
+
 def test_every_picture_of_a_long_episode_says_which_steps_are_shown():
     assert _which_stretch(MOST_PICTURES - 1, 7) == ""
     shown = _shown(1000)
@@ -335,6 +358,21 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(tmp_path, monkeyp
     monkeypatch.undo()
     run_sweep(wanted, tmp_path / "parts", side_by_side=2, progress=False)
     assert read_sweep(tmp_path / "parts") == read_sweep(tmp_path / "whole")
+
+
+def test_a_sweep_stops_at_a_signal_that_comes_as_a_run_is_done(tmp_path, monkeypatch):
+    wanted = {f"run-{n}": tiny_experiment(seed=n, steps=2) for n in range(3)}
+    judge = AgentRun.judge
+
+    def judged(run, *given):
+        result = judge(run, *given)
+        signal.raise_signal(signal.SIGTERM)
+        return result
+
+    monkeypatch.setattr(AgentRun, "judge", judged)
+    with pytest.raises(KeyboardInterrupt, match="stopped with 1 of 3 runs done"):
+        run_sweep(wanted, tmp_path, side_by_side=1, progress=False)
+    assert [path.name for path in tmp_path.glob("*/")] == ["run-0"]
 
 
 def test_a_sweep_does_not_begin_inside_another_run(tmp_path):
@@ -587,6 +625,13 @@ def test_mistakes_end_in_one_sentence(arguments, sentence, tmp_path, capsys):
     told = capsys.readouterr().err
     assert sentence in " ".join(told.split())
     assert "block/s" not in told  # nothing had begun that shows how far it is
+
+
+@pytest.mark.parametrize("wrong", [["--fps", "51"], ["--out", "a.txt"]])
+def test_no_episode_is_played_for_a_picture_that_cannot_be(wrong, monkeypatch):
+    monkeypatch.setattr(commands, "record_episode", None)
+    with pytest.raises(SystemExit):
+        main(["watch", str(EXAMPLES / "corridor"), *wrong])
 
 
 def test_a_picture_that_is_interrupted_leaves_the_one_before(tmp_path, monkeypatch):
@@ -843,6 +888,7 @@ def test_what_a_sweep_says_covers_no_point_and_prices_are_told_apart(tmp_path, m
     assert [label.split()[-1] for label in prices] == ["0", "5.0e-06", "1.0e-01"]
     colours = {tuple(each.get_facecolor()[0]) for each in axes.collections}
     assert len(colours) == 4
+    assert min(sum(1 - part for part in colour[:3]) for colour in colours) > 0.1  # none is white
     plt.close(figures[0])
 
 
@@ -890,13 +936,22 @@ def test_an_agent_is_judged_and_watched_in_its_world_with_other_settings(tmp_pat
     found = json.loads(capsys.readouterr().out)
     assert 30 <= found["episode_steps"] < 40
     assert "success_30_30" in found
+    assert (found["world.shortest"], found["world.longest"]) == (30, 30)
+    assert "world.limit" not in found
     main(["watch", agent, "--rows", "1", "--out", str(tmp_path / "w.gif"), *longer])
-    assert capsys.readouterr().out.endswith(" steps\n")
-    for command in ("evaluate", "watch"):
-        with pytest.raises(SystemExit):
-            main([command, str(EXAMPLES / "portal"), "--world.rooms", "18"])
-        said = "Not the same words are seen there as where the agent learned (room17, room18): "
-        assert said in " ".join(capsys.readouterr().err.split())
+    assert 30 <= int(capsys.readouterr().out.split()[-2]) < 40
+    refused = {
+        "(room17, room18): leave out what changes them": ["portal", "--world.rooms", "18"],
+        "not the same actions there": ["corridor", "--world.stay-action"],
+    }
+    for said, (name, *options) in refused.items():
+        for command in ("evaluate", "watch"):
+            with pytest.raises(SystemExit):
+                main([command, str(EXAMPLES / name), *options])
+            assert said in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(SystemExit):
+        main(["watch", agent, *longer])
+    assert "say with --out where the picture goes" in capsys.readouterr().err
 
 
 def test_a_sweeps_picture_that_fails_leaves_the_one_before(tmp_path, monkeypatch):

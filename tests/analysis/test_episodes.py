@@ -3,10 +3,12 @@
 import csv
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 
 from agent.small_agents import MEMORIES, WORLDS, tiny_experiment
 from browser import Visit, browser
@@ -15,6 +17,7 @@ from expire_span.agent.episodes import Episodes, play_episodes
 from expire_span.agent.rollout import PlainActor, begin
 from expire_span.agent.run import load_agent, train_agent
 from expire_span.agent.tally import Tally
+from expire_span.analysis import plots
 from expire_span.analysis.cut import cut_span, mean_losses, suffering
 from expire_span.analysis.episodes import NOTHING, REWARDED, MomentCodec, play
 from expire_span.analysis.look import Source, look
@@ -144,6 +147,29 @@ def test_the_mean_loss_of_a_cut_is_over_all_episodes(runs):
     assert len({whole, short, *cut.means()}) == 4
     steps = found.recording.tokens.shape[1]
     assert found.called().endswith(f"an episode of {steps} steps, the longest of the best of 6")
+
+
+def test_what_a_command_tells_of_a_cut_is_of_all_episodes_and_what_it_draws_of_one(
+    runs, tmp_path, capsys, monkeypatch
+):
+    titles = []
+    monkeypatch.setattr(plots, "save_plot", lambda figure, _: titles.append(words_of(figure)) or [])
+    out = ["--out", str(tmp_path), "--episodes", "6", "--device", "cpu"]
+    main(["analyse", "cut", str(runs / "expire"), "--limit", "3", *out])
+    found = look(runs / "expire", Source(episodes=6), 1, "cpu")
+    whole, short = (mean / np.log(2) for mean in mean_losses(found, cut_span(found, 3)))
+    told = capsys.readouterr().out
+    assert f"Mean loss {whole:.4f} bits a step, cut at 3 steps {short:.4f}." in told
+    assert found.called() in told
+    main(["analyse", "layers", str(runs / "expire"), "--drawn", "60", *out])
+    cut, layers, _ = titles
+    assert found.called() in cut
+    assert re.search(rf"the first \d+ of {len(found.pieces)} steps", layers)
+
+
+def words_of(figure):
+    """All that is written in a figure."""
+    return " ".join(text.get_text() for text in figure.findobj(Text))
 
 
 def test_recording_an_agent_changes_no_bit(runs):
