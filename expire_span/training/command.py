@@ -33,7 +33,8 @@ TRAIN_ARGUMENTS = """Args:
 
 SLOW = 5e12
 """Operations of the matrices alone, next to which attention and overhead come in: with 4.5e12 the
-agent in `examples/portal` took one core an hour, with 1.3e13 `examples/enwik8-small` 24 minutes."""
+agent in `examples/portal` took one core 20 minutes or an hour, with 1.3e13 `examples/enwik8-small`
+24 minutes."""
 
 
 def say_if_slow(device: str, model: TransformerConfig, rows_of_blocks: int) -> None:
