@@ -211,6 +211,7 @@ def test_of_many_memories_those_are_in_view_that_are_alive(time):
     """So far apart that none hides another; of few, all."""
     for steps in (MOST_BARS, 1000):
         spans = np.random.default_rng(0).uniform(0, 120, (1, steps))
+        spans[:, ::7] = 140
         scene = Scene(np.zeros((CELL, CELL, 3), dtype=np.uint8), 0, "")
         film = Film([scene] * (steps + 1), ["door"] * steps, spans, ramp=8)
         axes = plt.figure().add_subplot()
