@@ -74,9 +74,15 @@ def row_keys(seed: int, batch: int, purpose: Purpose, device: torch.device) -> T
         purpose: what it is for.
         device: where they will be used.
     """
-    if not isinstance(seed, Integral) or not 0 <= seed < 2**63:
+    return hashed(whole_seed(seed), purpose, torch.arange(batch, device=device))
+
+
+def whole_seed(seed: object) -> int:
+    """A seed, if it is one."""
+    whole = int(seed) if isinstance(seed, Integral) else -1
+    if not 0 <= whole < 2**63:
         raise ValueError(f"A seed is a whole number from 0 to 2**63 - 1, but is {seed!r}.")
-    return hashed(seed, purpose, torch.arange(batch, device=device))
+    return whole
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -123,8 +122,7 @@ def evaluate(
     rows = experiment.evaluation_rows if rows is None else rows
     own, place = experiment.world, _understood(experiment.world, world)
     found = evaluate_agent(model, place, rows=rows, seed=seed, limit=limit, progress=True)
-    other = [f.name for f in fields(place) if getattr(place, f.name) != getattr(own, f.name)]
-    where = {f"world.{name}": getattr(place, name) for name in other}
+    where = {f"world.{k}": v for k, v in vars(place).items() if v != getattr(own, k)}
     print_result({"run": str(run), "limit": limit, **where, **found})
 
 

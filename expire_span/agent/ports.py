@@ -32,14 +32,14 @@ class ObservationInput(nn.Module):
 
     def __init__(self, words: int, width: int):
         super().__init__()
-        self._words = words
         self.linear = nn.Linear(CELLS * words, width)
 
     def forward(self, observations: Tensor) -> Tensor:
         """uint8 [B, T, 3, 3, V] -> [B, T, D]"""
-        if observations.ndim != 5 or observations.shape[2:] != (3, 3, self._words):
+        words = self.linear.in_features // CELLS
+        if observations.ndim != 5 or observations.shape[2:] != (3, 3, words):
             raise ValueError(
-                f"This agent sees observations [rows, steps, 3, 3, {self._words}], but these are "
+                f"This agent sees observations [rows, steps, 3, 3, {words}], but these are "
                 f"{[*observations.shape]}: give it those of a world with as many words, and for a "
                 "single step an axis of length 1."
             )

@@ -237,11 +237,12 @@ def _draw_bars(axes: Axes, film: Film, layer: int) -> tuple[Any, Any, Any]:
 
 
 def _look_near(axes: Axes, film: Film, layer: int, time: int) -> None:
-    """Show all bars, or of many those that came last, as far as the longest of them reaches."""
-    count = min(film.steps, MOST_BARS)
+    """Show all bars, or of many those that came last, as far as they reach."""
+    count, lives = min(film.steps, MOST_BARS), film.spans[layer] + film.ramp
     first = min(max(time - int(0.9 * count), 0), film.steps - count)
-    reach = min(float(film.spans[layer].max()) + film.ramp, 0.6 * count)
-    axes.set_xlim(first, first + count + reach + 1)
+    last = (np.arange(film.steps) + lives).max()
+    reach = min(lives.max(), 0.6 * count)
+    axes.set_xlim(first, min(last, first + count + reach) + 1)
     axes.set_ylim(first + count, first - 0.02 * count - 1)
 
 

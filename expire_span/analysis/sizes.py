@@ -86,7 +86,7 @@ def read_sizes(
         for name, group, (run, split, by, told) in zip(names, groups, judged, strict=True)
     ]
     left_out = (run for run in runs if _judged(run, metric) is None)
-    without = (path for path in paths if not _find_runs([path]))
+    without = (path for path in paths if not any(r.folder.is_relative_to(path) for r in runs))
     return sizes, {
         **{run.folder: _why_left_out(run, metric) for run in left_out},
         **{path: _why_no_run(path) for path in without},

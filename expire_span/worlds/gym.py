@@ -33,7 +33,7 @@ except ImportError as error:
         "Gymnasium's environments need the package gymnasium, from 1.1 on: pip install gymnasium."
     ) from error
 
-from expire_span.chance import hashed
+from expire_span.chance import hashed, whole_seed
 from expire_span.checks import require_at_least, require_one_of
 from expire_span.worlds import WORLDS, Game, World
 from expire_span.worlds.render import as_pixels, as_text
@@ -59,7 +59,7 @@ class GridEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """Begin an episode: the first one of this seed, or the next one."""
-        seed = None if seed is None else _whole(seed)
+        seed = None if seed is None else whole_seed(seed)
         super().reset(seed=seed)
         if seed is None and self._state is not None:
             self._state = self._game.next_episode(self._state)
@@ -216,21 +216,15 @@ def _checked(seed: Any) -> int | list[int] | None:
     if isinstance(seed, np.ndarray):
         seed = seed.tolist()
     if isinstance(seed, Sequence) and not isinstance(seed, str):
-        return [_whole(one) for one in seed]
-    return _whole(seed)
-
-
-def _whole(seed: Any) -> int:
-    if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
-        raise ValueError(f"A seed is a whole number from 0 to 2**63 - 1, but is {seed}.")
-    return int(seed)
+        return [whole_seed(one) for one in seed]
+    return whole_seed(seed)
 
 
 def _seeds(seed: int | list[int] | None, count: int, source: np.random.Generator) -> list[int]:
     """A seed for each row: those given, one after another from the one given, or by chance."""
     if not isinstance(seed, list):
         first = int(source.integers(2**62)) if seed is None else seed
-        seed = [_whole(one) for one in range(first, first + count)]
+        seed = [whole_seed(one) for one in range(first, first + count)]
     if len(seed) != count:
         raise ValueError(
             f"A list of seeds needs one for each of the {count} environments, but has {len(seed)}."
